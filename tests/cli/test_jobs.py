@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from faultline import Faultline, JobFailed
 from faultline.core.model import JobState
@@ -167,7 +168,12 @@ def test_what_others_wrote_cannot_command_the_terminal(queue: Driver, dsn: str) 
     # As an older build could do it: such a name is refused now.
     queue.connection.execute("update faultline.open_jobs set queue = %s", (hostile,))
     lease = queue.claim_one(queue=hostile)
-    queue.run(verbs.step(lease, hostile, hostile))
+    with queue.connection.transaction():
+        queue.connection.execute("select faultline.as_verb('step')")
+        queue.connection.execute(
+            "insert into faultline.steps (job_id, name, fencing_token, recorded_at, result) values (%s, %s, %s, now(), %s)",
+            (lease.job_id, hostile, lease.fencing_token, Jsonb(hostile)),
+        )
     queue.fail(lease, then="fail", error=hostile)
 
     for words in (("jobs",), ("job", str(job_id)), ("queues",), ("retry", "--failed")):

@@ -198,7 +198,8 @@ def api(dsn: str, queue: Driver) -> Iterator[Callable[..., tuple[Api, str]]]:
 
 
 def test_the_api_names_the_key(api: Callable[..., tuple[Api, str]], queue: Driver, login: str) -> None:
-    client, key = api("ops\x1b[31m")
+    client, key = api("ops")
+    queue.execute("update faultline.api_keys set name = e'ops\\x1b[31m'")  # named before there was a rule
     job_id, _ = queue.enqueue(), failed(queue, "b")
 
     with client:

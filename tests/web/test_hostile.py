@@ -44,6 +44,8 @@ def shared(servers: Servers) -> Iterator[Api]:
         {"task": "t", "queue": "a\tb"},
         {"task": "t", "queue": "a "},
         {"task": "t", "queue": "\u2003"},
+        {"task": "t", "queue": "a\u202eb"},
+        {"task": "t", "group": "a\u2066b"},
         {"task": "t", "args": []},
         {"task": "t", "args": None},
         {"task": "t", "priority": "5"},

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core import events, forks
 from faultline.core.bounds import STEP_NAME_LENGTH_MAX
+from faultline.core.checks import check_readable
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
 from faultline.flow.calls import branch_around
@@ -292,5 +293,4 @@ def check_step_name(name: Any) -> None:
         raise JobRejected(
             f"a step name must have 1 to {STEP_NAME_LENGTH_MAX} characters, this one has {len(name)}: {name[:40]!r}"
         )
-    if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise JobRejected(f"a step name must not contain characters that PostgreSQL cannot store: {name!r}")
+    check_readable("a step name", name)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from faultline import operate
 from faultline.app.options import TaskOptions
 from faultline.app.tasks import Task
-from faultline.core.checks import check_name, check_text, check_whole, seconds
+from faultline.core.checks import check_name, check_readable, check_text, check_whole, seconds
 from faultline.core.errors import ConfigError, JobRejected, ScheduleNotFound, declaring
 from faultline.core.model import Submission
 from faultline.core.schedules import (
@@ -137,6 +137,7 @@ class Scheduling:
             rule, policy = _rule(cron, words), _policy(words)
             for given in (name, was):
                 check_text("the name of a schedule", given, NAME_LENGTH_MAX)
+            check_readable("the name of a schedule", name or "", trimmed=True)
             _check_arguments(args, kwargs)
 
         def declare(task: Task[P, R]) -> Task[P, R]:

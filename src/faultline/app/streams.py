@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from faultline.core.bounds import STREAM_BYTES_MAX, STREAM_NAME_LENGTH_MAX
+from faultline.core.checks import check_readable
 from faultline.core.errors import JobRejected, LimitReached
 from faultline.store import jsontext
 from faultline.store.verbs import streams
@@ -247,3 +248,4 @@ def check_stream_name(name: str) -> None:
     """Refuse a name that the database would refuse."""
     if not isinstance(name, str) or not 1 <= len(name) <= STREAM_NAME_LENGTH_MAX or "\x00" in name:  # type: ignore[redundant-expr]
         raise JobRejected(f"the name of a stream must be text of 1 to {STREAM_NAME_LENGTH_MAX} characters, not {name!r:.80}")
+    check_readable("the name of a stream", name)

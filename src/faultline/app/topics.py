@@ -5,7 +5,6 @@ so a program that publishes needs none of the tasks' code.
 from __future__ import annotations
 
 import inspect
-import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -15,6 +14,7 @@ from faultline.app.handle import JobHandle
 from faultline.app.options import check_text
 from faultline.app.tasks import Task
 from faultline.core.bounds import KEY_LENGTH_MAX, TOPIC_LENGTH_MAX
+from faultline.core.checks import check_name, check_readable
 from faultline.core.errors import ConfigError, JobRejected, declaring
 from faultline.core.model import Submission
 from faultline.operate import who
@@ -190,9 +190,8 @@ def _traced(topic: str, payload: Any, key: str | None) -> Submission:
 
 
 def _check_topic(name: str) -> None:
-    check_text("the name of a topic", name, TOPIC_LENGTH_MAX)
-    if name != name.strip() or any(unicodedata.category(letter) == "Cc" for letter in name):
-        raise JobRejected(f"a topic's name contains control characters, or begins or ends with white space: {name[:40]!r}")
+    check_name("the name of a topic", name, TOPIC_LENGTH_MAX)
+    check_readable("the name of a topic", name, trimmed=True)
 
 
 def _options(task: Task[..., Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
+from faultline.core.checks import hides
 from faultline.drawing.words import span
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 #: Wide enough for any line: a pipe must lose nothing.
 _PIPE_COLUMNS = 2000
 #: Control characters, and those that change the direction of text.
-_OBEYED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+_OBEYED = dict.fromkeys([number for number in range(0x206A) if hides(chr(number))], "\ufffd")
 _OBEYED = {number: shown for number, shown in _OBEYED.items() if chr(number) not in "\n\t"}
 _GAP, _LAST_COLUMNS_MIN = 2, 12
 

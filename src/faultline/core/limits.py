@@ -6,7 +6,6 @@ Checked when made, so that a mistake raises where it is written and not in a wor
 from __future__ import annotations
 
 import math
-import unicodedata
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -22,7 +21,7 @@ from faultline.core.bounds import (
     WEIGHT_MAX,
     WEIGHT_MIN,
 )
-from faultline.core.checks import in_words, is_finite
+from faultline.core.checks import check_readable, in_words, is_finite
 from faultline.core.errors import JobRejected, declaring
 from faultline.core.model import Json  # noqa: TC001 - FastAPI looks at the types of fields
 
@@ -199,8 +198,7 @@ def check_group(key: Any, what: str = "group") -> None:
         raise JobRejected(f"{what} must be text of 1 to {GROUP_LENGTH_MAX} characters, not {key!r:.60}")
     if len(key) > GROUP_LENGTH_MAX:
         raise JobRejected(f"{what} has {len(key)} characters; at most {GROUP_LENGTH_MAX} are allowed: {key[:40]!r}…")
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in key):
-        raise JobRejected(f"{what} contains control characters, or half of a surrogate pair: {key[:40]!r}")
+    check_readable(what, key)
     if key == EACH_GROUP:
         raise JobRejected(f"{what} cannot be '*', which stands for each group; use another text")
 
@@ -209,8 +207,7 @@ def check_budget(name: Any) -> None:
     """`JobRejected` unless it is a name that a budget can have."""
     if not isinstance(name, str) or not 1 <= len(name) <= QUEUE_LENGTH_MAX:
         raise JobRejected(f"the name of a budget must be text of 1 to {QUEUE_LENGTH_MAX} characters, not {name!r:.60}")
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-        raise JobRejected(f"the name of a budget contains control characters, or half of a surrogate pair: {name[:40]!r}")
+    check_readable("the name of a budget", name)
 
 
 def check_cost(cost: Any) -> None:

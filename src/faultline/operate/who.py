@@ -9,20 +9,20 @@ import socket
 from typing import TYPE_CHECKING
 
 from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
+from faultline.core.checks import hides
 from faultline.core.errors import JobRejected
 
 if TYPE_CHECKING:
     from faultline.core.model import Json
 
-#: Characters that control a terminal, or hide or reorder text. A reason may have several lines.
-_HIDING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+#: A reason may have several lines.
 _LINES = re.compile("[\t\n\r\u2028\u2029]")
 
 
 def check(by: str | None, reason: str | None) -> None:
     if by is not None:
         _check_length("by", by, 1, BY_LENGTH_MAX)
-        if _HIDING.search(by):
+        if hides(by):
             raise JobRejected("`by` contains control characters; use plain text")
     check_reason(reason)
 
@@ -30,7 +30,7 @@ def check(by: str | None, reason: str | None) -> None:
 def check_reason(reason: str | None) -> None:
     if reason is not None:
         _check_length("reason", reason, 0, REASON_LENGTH_MAX)
-        if _HIDING.search(_LINES.sub(" ", reason)):
+        if hides(_LINES.sub(" ", reason)):
             raise JobRejected("`reason` contains control characters; use plain text")
 
 
@@ -43,7 +43,7 @@ def _check_length(name: str, value: str, least: int, most: int) -> None:
 
 def plain(name: str) -> str:
     """A user's name without characters that the database would refuse."""
-    return _HIDING.sub("?", name)
+    return "".join("?" if hides(letter) else letter for letter in name)
 
 
 def this_user() -> str:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from faultline.core import bounds
+from faultline.core.checks import HIDING
 from faultline.core.model import Given, JobRecord, JobState, JobSummary, JournalEntry, Submission
 from faultline.drawing.epochs import Epoch
 from faultline.store.reads.failures import Group
@@ -71,12 +72,12 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 #: The bounds come first: behind the validator, they would not be described where null is allowed too.
 AtOnce = Annotated[int, Field(ge=1, le=bounds.CONCURRENCY_MAX), BeforeValidator(_whole)]
 #: People read and type them: no invisible characters.
-SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
+SEEN = rf"^[^\s{HIDING}]([^{HIDING}]*[^\s{HIDING}])?$"
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUEUE_LENGTH_MAX, pattern=SEEN)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=NO_NUL)]
 #: No characters that control a terminal, or hide or reorder text.
-_PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$"
+_PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]*$"
 Reason = Annotated[str, StringConstraints(max_length=bounds.REASON_LENGTH_MAX, pattern=_PLAIN)]
 #: Times are text: a number of seconds would be ambiguous.
 Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text), AfterValidator(_in_utc)]
@@ -85,14 +86,13 @@ Cursor = Annotated[str, StringConstraints(pattern=cursors.PATTERN)]
 WaitingCursor = Annotated[str, StringConstraints(pattern=cursors.WAITING_PATTERN)]
 _CALL_NUMBER = r"^[0-9]+([.][0-9]+)*$"
 CallNumber = Annotated[str, StringConstraints(min_length=1, max_length=bounds.CALL_NUMBER_LENGTH_MAX, pattern=_CALL_NUMBER)]
-#: What PostgreSQL calls control characters, in any locale. In some, that includes the two separators.
-_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+_NO_CONTROLS = rf"^[^{HIDING}]*$"
 SignalName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.SIGNAL_NAME_LENGTH_MAX, pattern=_NO_CONTROLS)]
 SignalKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_CONTROLS)]
-StreamName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.STREAM_NAME_LENGTH_MAX, pattern=NO_NUL)]
+StreamName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.STREAM_NAME_LENGTH_MAX, pattern=_NO_CONTROLS)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=NO_NUL)]
 #: The key of a group is any text but `*`, which stands for each group.
-_GROUP = r"^([^\x00-\x1f\x7f-\x9f\u2028\u2029*]|[^\x00-\x1f\x7f-\x9f\u2028\u2029]{2,})$"
+_GROUP = rf"^([^{HIDING}*]|[^{HIDING}]{{2,}})$"
 GroupKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.GROUP_LENGTH_MAX, pattern=_NO_CONTROLS)]
 FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 

@@ -22,6 +22,7 @@ from faultline_proof.mutants import (
     limit_waits,
     limits,
     measures,
+    names,
     operations,
     reaps,
     schedule_rights,
@@ -67,6 +68,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         unique_jobs,
         limits,
         limit_waits,
+        names,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]
     found += [cut.mutant() for cut in texts.cuts(submissions.SINCE_18 if modern else submissions.BEFORE_18)]

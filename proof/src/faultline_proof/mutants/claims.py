@@ -73,8 +73,6 @@ GUARDS: Guards = {
         "forgets the renewals of the last lease": "          renewals = 0,\n",
     },
     "pause": {
-        "wants a name": "pause.queue is null or ",
-        "wants a name that can be read": ("pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
         "keeps the time of the first": ("coalesce(q.paused_at, excluded.paused_at)", "excluded.paused_at"),
     },
     "resume": {

@@ -251,7 +251,6 @@ GUARDS: Guards = {
     },
     "signal": {
         "wants a name": ("coalesce(length(signal.name), 0) not between 1 and 200", "false"),
-        "wants a name that can be read": ("signal.name ~ '[[:cntrl:]]' or signal.key ~ '[[:cntrl:]]'", "false"),
         "wants a key of a decent length": ("length(signal.key) not between 1 and 500", "false"),
         "wants one job": ("(signal.job_id is null) = (signal.idempotency_key is null)", "false"),
         "refuses a large payload": ("octet_length(signal.payload::text) > bytes_max", "false"),
@@ -323,8 +322,6 @@ GUARDS: Guards = {
         "returns the jobs of a topic in their order": ("select tasks[e.position], queues", "select tasks[1], queues"),
     },
     "subscribe": {
-        "wants a topic": ("coalesce(length(subscribe.topic), 0) not between 1 and 200", "false"),
-        "wants a topic that can be read": ("subscribe.topic ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
         "wants options that all jobs can share": (
             "wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest', 'expires_at']",
             "false",

@@ -409,10 +409,6 @@ GUARDS: Guards = {
         "says whether the code changed it": ("'by_code', write_budget.override is null", "'by_code', true"),
     },
     "checked_budget": {
-        "wants a name": (
-            "if budget is null or length(budget) not between 1 and 100 or budget ~ '[[:cntrl:]]' then",
-            "if false then",
-        ),
         "wants a rate": ("coalesce(jsonb_typeof(fields -> 'rate'), 'null') = 'null' or ", ""),
         "wants nothing else": (" or fields ? 'concurrency' then", " then"),
     },

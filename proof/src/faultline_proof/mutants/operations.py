@@ -13,8 +13,7 @@ GUARDS: Guards = {
     "signature": {
         "bounds a name": ("length(signature.by) not between 1 and 200", "length(signature.by) < 1"),
         "wants a name where one is given": ("not between 1 and 200", "> 200"),
-        "takes no control characters for a name": "\\u0001-\\u001f",
-        "takes no turned name": "\\u2028-\\u202e",
+        "takes no name that hides or turns text": ("faultline.is_unreadable(signature.by)", "false"),
         "bounds a reason": ("length(signature.reason) > 1000", "false"),
         "takes no control characters for a reason": "\\u0001-\\u0008\\u000b\\u000c\\u000e-\\u001f",
         "takes no turned reason": "\\u202a-\\u202e\\u2066-\\u2069",

@@ -84,10 +84,6 @@ GUARDS: Guards = {
         "inserts no known id": ("enqueue.id is null", "true"),
         "inserts no task with no or a long name": ("length(enqueue.task) between 1 and 200", "true"),
         "inserts no queue with no or a long name": ("length(enqueue.queue) between 1 and 100", "true"),
-        "inserts no queue with a name that cannot be read": (
-            "enqueue.queue !~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'",
-            "true",
-        ),
         "inserts no priority out of bounds": ("enqueue.priority between -1000 and 1000", "true"),
         "inserts no attempts out of bounds": ("enqueue.max_attempts between 1 and 1000", "true"),
         "inserts no lease out of bounds": ("extract(epoch from enqueue.lease) between 0.1 and 86400", "true"),
@@ -151,7 +147,6 @@ GUARDS: Guards = {
         ),
         "refuses a task with no or a long name": ("coalesce(length(j.task), 0) not between 1 and 200", "j.task is null"),
         "refuses a queue with no or a long name": "or length(j.queue) not between 1 and 100",
-        "refuses a queue with a name that cannot be read": "or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'",
         "refuses arguments that are no object": "or json_typeof(j.args) not in ('object', 'null')",
         "refuses arguments that are too large": "or octet_length(j.args::text) > parse_new_jobs.args_bytes_max",
         "refuses an empty or long key": "or length(j.idempotency_key) not between 1 and 500",

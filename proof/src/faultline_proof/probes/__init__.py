@@ -40,6 +40,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     list_plans,
     locks,
     measures,
+    names,
     operations,
     plain_sql,
     plans,

@@ -15,13 +15,7 @@ declare
   problem text;
   at constant timestamptz := faultline.clock();
 begin
-  if coalesce(length(check_schedule.name), 0) not between 1 and 200 then
-    raise exception 'the name of a schedule must have 1 to 200 characters' using errcode = 'FL005';
-  end if;
-  if check_schedule.name ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$' then
-    raise exception 'the name of a schedule must not contain control characters, or begin or end with white space'
-      using errcode = 'FL005';
-  end if;
+  perform faultline.check_name('the name of a schedule', check_schedule.name, 200);
   begin
     given := jsonb_strip_nulls(check_schedule.spec::jsonb);
     problem := case

@@ -3,9 +3,7 @@ create or replace function faultline.checked_budget(budget text, fields jsonb) r
 language plpgsql stable
 as $$
 begin
-  if budget is null or length(budget) not between 1 and 100 or budget ~ '[[:cntrl:]]' then
-    raise exception 'the name of a budget must have 1 to 100 characters, and no control characters' using errcode = 'FL005';
-  end if;
+  perform faultline.check_name('the name of a budget', budget, 100, trimmed => false);
   fields := faultline.checked_limit(fields, format('budget "%s"', budget), true);
   if coalesce(jsonb_typeof(fields -> 'rate'), 'null') = 'null' or fields ? 'concurrency' then
     raise exception 'the limit of budget "%" is refused: it has a "rate", with "per" and "burst", and nothing else', budget

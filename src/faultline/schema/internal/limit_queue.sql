@@ -9,12 +9,7 @@ declare
   was boolean;
   changed boolean := false;
 begin
-  if limit_queue.queue is null or length(limit_queue.queue) not between 1 and 100
-    or limit_queue.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
-  then
-    raise exception 'the name of a queue must have 1 to 100 characters, without control characters or white space at its ends'
-      using errcode = 'FL005';
-  end if;
+  perform faultline.check_name('the name of a queue', limit_queue.queue, 100);
   if limit_queue.wanted_shards not between 1 and 64 then
     raise exception 'queue % cannot have % shards; 1 to 64 are possible', limit_queue.queue, limit_queue.wanted_shards
       using errcode = 'FL005';

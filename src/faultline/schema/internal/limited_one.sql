@@ -3,7 +3,7 @@ create or replace function faultline.limited_one(queue text, group_key text) ret
 language plpgsql stable
 as $$
 begin
-  if group_key is null or length(group_key) > 200 or group_key ~ '[[:cntrl:]]' then
+  if group_key is null or length(group_key) > 200 or faultline.is_unreadable(group_key) then
     raise exception 'a group of queue % must have up to 200 characters, and no control characters', queue using errcode = 'FL005';
   end if;
   return case group_key

@@ -28,7 +28,7 @@ as $$
     case
       when coalesce(length(j.task), 0) not between 1 and 200
         or length(j.queue) not between 1 and 100
-        or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
+        or faultline.is_unreadable(j.queue, trimmed => true)
         or json_typeof(j.args) not in ('object', 'null')
         or octet_length(j.args::text) > parse_new_jobs.args_bytes_max
         or length(j.idempotency_key) not between 1 and 500
@@ -38,7 +38,7 @@ as $$
         or j.delay_seconds not between 0 and 315360000
         or (j.delay_seconds is not null and j.run_at is not null)
         or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'
-        or length(j.group_key) not between 1 and 200 or j.group_key = '*' or j.group_key ~ '[[:cntrl:]]'
+        or length(j.group_key) not between 1 and 200 or j.group_key = '*' or faultline.is_unreadable(j.group_key)
         or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
         or j.expires_seconds not between 0.001 and 315360000
         or (j.expires_seconds is not null or j.expires_at is not null) and faultline.expiry_problem(

@@ -10,6 +10,9 @@ declare
     select f.name from json_object_keys(to_json(json_populate_record(null::faultline.new_jobs, '{}'))) as f (name)
     where f.name not in ('created_at', 'next_run_at', 'group_key', 'in_group', 'group_at', 'unique_key')
   ) || array['delay_seconds', 'run_at', 'expires_seconds', 'digest', 'group', 'unique'];
+  texts constant text[] := array[
+    'id', 'task', 'queue', 'group', 'idempotency_key', 'digest', 'trace', 'run_at', 'expires_at'
+  ];
   document json;
   job record;
   wrong json;
@@ -23,13 +26,18 @@ begin
     end if;
     select j.place, k.name into job
     from json_array_elements(document) with ordinality as j (value, place)
-    left join json_object_keys(case json_typeof(j.value) when 'object' then j.value else '{}' end) as k (name) on true
+    left join json_each(case json_typeof(j.value) when 'object' then j.value else '{}' end) as k (name, value) on true
     where json_typeof(j.value) <> 'object' or k.name <> all (fields)
+      -- As text, 5 and 5.0 would be two names, and a list one that nobody has given.
+      or k.name = any (texts) and json_typeof(k.value) not in ('string', 'null')
     order by j.place
     limit 1;
     if found then
       perform faultline.reject_job(
-        document, job.place, read_jobs.args_bytes_max, 'no job has a field ' || to_json(job.name)
+        document, job.place, read_jobs.args_bytes_max, case
+          when job.name = any (texts) then format('its %s is not text', job.name)
+          else 'no job has a field ' || to_json(job.name)
+        end
       );
     end if;
     -- As jsonb as well: what is only JSON cannot be compared with another submission, nor shown.

@@ -18,7 +18,7 @@ declare
     when length(task) > 200 then 'the name of its task is longer than 200 characters'
     when length(job ->> 'queue') = 0 then 'the name of its queue is empty'
     when length(job ->> 'queue') > 100 then 'the name of its queue is longer than 100 characters'
-    when job ->> 'queue' ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
+    when faultline.is_unreadable(job ->> 'queue', trimmed => true)
       then 'the name of its queue contains control characters, or begins or ends with white space'
     when json_typeof(job -> 'args') not in ('object', 'null') then 'its args are not a JSON object'
     when octet_length(job ->> 'args') > args_bytes_max
@@ -36,7 +36,7 @@ declare
     when length(job ->> 'group') = 0 then 'its group is empty'
     when length(job ->> 'group') > 200 then 'its group is longer than 200 characters'
     when job ->> 'group' = '*' then 'its group is "*", which means each group'
-    when job ->> 'group' ~ '[[:cntrl:]]' then 'its group contains control characters'
+    when faultline.is_unreadable(job ->> 'group') then 'its group contains control characters'
     when job ->> 'run_at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its run_at is not a time with a time zone'
     when otherwise is not null then otherwise
     when job ->> 'run_at' is not null and (job ->> 'run_at')::timestamptz not between '1970-01-01Z' and '9999-01-01Z'

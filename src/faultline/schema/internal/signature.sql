@@ -8,14 +8,14 @@ begin
   if length(signature.by) not between 1 and 200 then
     raise exception 'by has % characters; it must have 1 to 200', length(signature.by) using errcode = 'FL005';
   end if;
-  if signature.by ~ '[\u0001-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]' then
+  if faultline.is_unreadable(signature.by) then
     raise exception 'by has control characters; use plain text' using errcode = 'FL005';
   end if;
   if length(signature.reason) > 1000 then
     raise exception 'the reason has % characters; at most 1000 are allowed', length(signature.reason) using errcode = 'FL005';
   end if;
   -- Unlike `by`, a reason may have tabs and several lines.
-  if signature.reason ~ '[\u0001-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]' then
+  if signature.reason ~ '[\u0001-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]' then
     raise exception 'the reason has control characters; use plain text' using errcode = 'FL005';
   end if;
   return jsonb_build_object(

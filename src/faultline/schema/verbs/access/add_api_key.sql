@@ -17,6 +17,7 @@ declare
   at constant timestamptz := faultline.clock();
   signed constant jsonb := faultline.signature(add_api_key.by, add_api_key.reason);
 begin
+  perform faultline.check_name('the name of an API key', add_api_key.name, 100);
   perform faultline.durable();
   insert into faultline.api_keys (id, digest, name, scopes, queues, created_at, expires_at)
   values (

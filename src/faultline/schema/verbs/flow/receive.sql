@@ -54,6 +54,7 @@ begin
   lasts := make_interval(secs => coalesce(receive.seconds, 2592000));
   select c.* into call from faultline.calls c where c.job_id = receive.job_id and c.number = receive.number;
   if call.id is null then
+    perform faultline.check_name('the name of a signal', receive.name, 200, trimmed => false);
     insert into faultline.calls as c (job_id, number, kind, name, digest, fencing_token, begun_at, until, fresh)
     values (
       receive.job_id, receive.number, 'signal', receive.name, receive.digest, receive.fencing_token, at,

@@ -58,9 +58,10 @@ begin
         given.number ~ '^[0-9]{1,9}([.][0-9]{1,9})*$'
         and length(given.number) <= 200
         and length(given.name) between 1 and 200
+        and not faultline.is_unreadable(given.name)
         and given.kind is not null
       ) is not true then
-        raise exception 'job %: a call needs a number such as 3 or 3.1, a kind, and a name of 1 to 200 characters; not "%", %, "%"',
+        raise exception 'job %: a call needs a number such as 3 or 3.1, a kind, and a name of 1 to 200 characters without control characters; not "%", %, "%"',
           record.job_id, given.number, given.kind, given.name using errcode = 'FL005';
       end if;
       insert into faultline.calls (

@@ -38,7 +38,7 @@ begin
   if coalesce(length(signal.name), 0) not between 1 and 200 then
     raise exception 'the name of a signal has 1 to 200 characters, not %', coalesce(length(signal.name), 0)
       using errcode = 'FL005';
-  elsif signal.name ~ '[[:cntrl:]]' or signal.key ~ '[[:cntrl:]]' then
+  elsif faultline.is_unreadable(signal.name) or faultline.is_unreadable(signal.key) then
     raise exception 'the name and the key of a signal must not contain control characters' using errcode = 'FL005';
   elsif length(signal.key) not between 1 and 500 then
     raise exception 'signal "%": its key has % characters; it must have 1 to 500', signal.name, length(signal.key)

@@ -28,8 +28,9 @@ begin
   if jsonb_typeof(stream.items) is distinct from 'array' or jsonb_array_length(stream.items) = 0 then
     raise exception 'the items of a stream must be a JSON array that is not empty' using errcode = 'FL005';
   end if;
-  if coalesce(length(stream.name), 0) not between 1 and 200 or stream.first_position is null or stream.first_position < 0 then
-    raise exception 'a stream needs a name of 1 to 200 characters, and positions from 0' using errcode = 'FL005';
+  perform faultline.check_name('the name of a stream', stream.name, 200, trimmed => false);
+  if stream.first_position is null or stream.first_position < 0 then
+    raise exception 'a stream needs positions from 0' using errcode = 'FL005';
   end if;
   if not faultline.hold(stream.job_id, stream.fencing_token, stream.owner) then
     return query

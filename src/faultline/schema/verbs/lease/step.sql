@@ -14,6 +14,7 @@ set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 begin
+  perform faultline.check_name('the name of a step', step.name, 200, trimmed => false);
   perform faultline.durable();
   if faultline.hold(step.job_id, step.fencing_token, step.owner) then
     perform faultline.as_verb('step');

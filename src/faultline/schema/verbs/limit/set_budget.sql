@@ -17,6 +17,7 @@ declare
       select b.effective from faultline.budgets b where b.name = set_budget.budget
     ))) end;
 begin
+  perform faultline.check_name('the name of a budget', set_budget.budget, 100, known => true);
   perform faultline.read_committed('set_budget');
   perform faultline.durable();
   if set_budget.fields is null and faultline.orphaned_budget(set_budget.budget) then

@@ -13,12 +13,7 @@ declare
   was faultline.queues;
   since timestamptz;
 begin
-  if pause.queue is null or length(pause.queue) not between 1 and 100 then
-    raise exception 'the name of a queue must have 1 to 100 characters' using errcode = 'FL005';
-  end if;
-  if pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$' then
-    raise exception 'the name of a queue must not contain control characters, or begin or end with white space' using errcode = 'FL005';
-  end if;
+  perform faultline.check_name('the name of a queue', pause.queue, 100);
   perform faultline.durable();
   select * into was from faultline.queues q where q.name = pause.queue for update;
   insert into faultline.queues as q (name, paused_at, paused_because, paused_by)

@@ -9,6 +9,7 @@ declare
   signed constant jsonb := faultline.signature(resume.by, resume.reason);
   since timestamptz;
 begin
+  perform faultline.check_name('the name of a queue', resume.queue, 100, known => true);
   perform faultline.durable();
   select q.paused_at into since
   from faultline.queues q

@@ -22,13 +22,7 @@ declare
       where jsonb_typeof(u.value) <> 'null'), '{}');
   was faultline.subscriptions;
 begin
-  if coalesce(length(subscribe.topic), 0) not between 1 and 200 then
-    raise exception 'the name of a topic must have 1 to 200 characters' using errcode = 'FL005';
-  end if;
-  if subscribe.topic ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$' then
-    raise exception 'the name of a topic must not contain control characters, or begin or end with white space'
-      using errcode = 'FL005';
-  end if;
+  perform faultline.check_name('the name of a topic', subscribe.topic, 200);
   if jsonb_typeof(wanted) <> 'object' or wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest', 'expires_at'] then
     raise exception 'the options of a subscription are those that all its jobs share, such as queue and priority'
       using errcode = 'FL005', hint = 'leave out task, args, id, idempotency_key, run_at, expires_at, trace and digest';

@@ -11,6 +11,8 @@ as $$
 declare
   signed constant jsonb := faultline.signature(unsubscribe.by, unsubscribe.reason);
 begin
+  perform faultline.check_name('the name of a topic', unsubscribe.topic, 200, known => true);
+  perform faultline.check_name('the name of a task', unsubscribe.task, 200, known => true);
   perform faultline.durable();
   delete from faultline.subscriptions s where s.topic = unsubscribe.topic and s.task = unsubscribe.task;
   if not found then

@@ -13,6 +13,7 @@ declare
   signed constant jsonb := faultline.signature(remove_schedule.by, remove_schedule.reason);
   was faultline.schedules;
 begin
+  perform faultline.check_name('the name of a schedule', remove_schedule.name, 200, known => true);
   perform faultline.durable();
   select * into was from faultline.schedules s
   where s.name = remove_schedule.name

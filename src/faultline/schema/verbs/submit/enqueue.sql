@@ -54,7 +54,7 @@ begin
     and enqueue."group" is null
     and length(enqueue.task) between 1 and 200
     and length(enqueue.queue) between 1 and 100
-    and enqueue.queue !~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
+    and not faultline.is_unreadable(enqueue.queue, trimmed => true)
     and fits
     and is_object
     and enqueue.priority between -1000 and 1000

@@ -28,6 +28,8 @@ declare
   tasks text[];
   queues text[];
 begin
+  -- Nobody can subscribe to others: jobs would be lost in silence.
+  perform faultline.check_name('the name of a topic', publish.topic, 200);
   begin
     fields := publish.payload::json;
     -- As jsonb: PostgreSQL cannot store every escape and number that is valid JSON.
