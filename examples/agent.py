@@ -15,9 +15,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ async def ask(messages: list[Message]) -> AsyncIterator[Message]:
     url = f"{os.environ['MODEL_URL']}/chat/completions"
     body = {"model": "any", "messages": messages, "stream": True}
     async with httpx.AsyncClient(timeout=60) as client, client.stream("POST", url, json=body) as response:
-        if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             print("  the model turns a request away")
             raise RateLimited("too many requests")
         response.raise_for_status()
@@ -124,7 +125,7 @@ async def main() -> None:
 
 
 @asynccontextmanager
-async def stand_in() -> AsyncIterator[str]:
+async def stand_in() -> AsyncGenerator[str, None]:
     """The address of the stand-in for a model, which runs meanwhile."""
     program = Path(__file__).with_name("chat_stand_in.py")
     server = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)

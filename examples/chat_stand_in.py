@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def log_message(self, *_words: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base has it
         """Say nothing."""
 
 

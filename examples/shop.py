@@ -13,7 +13,7 @@ the shop who is signed in.
 
 import base64
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -64,7 +64,7 @@ def visitor(request: Request) -> Visitor | Response:
 
 
 @asynccontextmanager
-async def tables(_: FastAPI) -> AsyncIterator[None]:
+async def tables(_: FastAPI) -> AsyncGenerator[None, None]:
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     yield

@@ -12,7 +12,7 @@ no order that nobody ships because the program died in between, no job that ship
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -37,7 +37,7 @@ async def ship(job: Job, order_id: int) -> str:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
     async with queue:
         async with await AsyncConnection.connect(queue.dsn) as connection:
             await connection.execute(

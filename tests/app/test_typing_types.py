@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.app import typed_pages
 from tests.app.test_typing import PROGRAM as OF_TASKS
 from tests.app.test_typing import ROOT, checked
 from tests.flow.test_types import PROGRAM as OF_FLOWS
@@ -99,55 +98,96 @@ def bad(order: Order, model: Model, struct: Struct) -> None:
     Fail(404)  # refused: a number
 """
 
-PROGRAMS = {"tasks": OF_TASKS, "flows": OF_FLOWS, "types": OF_TYPES}
+OF_EXAMPLES = """
+from typing import assert_type
+import sqlalchemy.orm
+from sqlalchemy.ext.asyncio import AsyncSession
+from examples import shop, shop_flask
+from examples.transfer import transfer
+from faultline import Job, JobHandle
+
+async def good(job: Job, session: AsyncSession, blocking: sqlalchemy.orm.Session) -> None:
+    assert_type(await shop.ship.using(session).aenqueue(7), JobHandle[str])
+    assert_type(shop_flask.ship.using(blocking).enqueue("lamp"), JobHandle[None])
+    assert_type(transfer.enqueue("ada", "bob", 3).result(), int)
+    assert_type(await job.call(transfer, "ada", "bob", amount=3), int)
+
+async def bad(job: Job, session: AsyncSession, blocking: sqlalchemy.orm.Session) -> None:
+    transfer.enqueue("ada", "bob", "3")  # refused: str for int
+    transfer.enqueue("ada", "bob")  # refused: no amount
+    await shop.ship.using(session).aenqueue("7")  # refused: str for int
+    shop_flask.ship.using(blocking).enqueue(7)  # refused: int for str
+    shop_flask.ship.using(blocking).enqueue("lamp", 2)  # refused: too many
+    parcel: int = shop.ship.enqueue(7).result()  # refused: a result that is str
+    transfer.enqueue("ada", "bob", 3).result().upper()  # refused: a result that is int
+    (await job.call(transfer, "ada", "bob", 3)).upper()  # refused: likewise
+    await job.call(transfer, "ada", 3, "bob")  # refused: in another order
+"""
+
+PROGRAMS = {"tasks": OF_TASKS, "flows": OF_FLOWS, "types": OF_TYPES, "of_examples": OF_EXAMPLES}
 #: Where pyright says `Unknown`, which is as good as Any, and mypy knows more; and what only it calls an error.
 LESS = ("JobHandle[Never]", 'saga.do(count, "x", undo=uncount), int)')
-RULES = ("reportUnusedVariable", "reportUnusedCallResult")
+#: Of wrong programs, which are not used; and of pages, which repeat an import.
+RULES = ("reportUnusedVariable", "reportUnusedCallResult", "reportDuplicateImport")
+#: Django has no types of its own: pyright would know nothing there.
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py"))
 
 
 def refusals(text: str) -> set[int]:
     return {n for n, line in enumerate(text.splitlines(), start=1) if "# refused" in line}
 
 
-def test_mypy_knows_the_types_of_arguments_and_results_and_refuses_wrong_ones(tmp_path: Path) -> None:
-    refused, said = checked(tmp_path, OF_TYPES)
+@pytest.mark.parametrize("name", ["types", "of_examples"])
+def test_mypy_knows_the_types_of_arguments_and_results_and_refuses_wrong_ones(tmp_path: Path, name: str) -> None:
+    refused, said = checked(tmp_path, PROGRAMS[name])
 
-    assert refused == refusals(OF_TYPES), said
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_pyright_accepts_and_refuses_the_same(tmp_path: Path, name: str) -> None:
-    text = PROGRAMS[name]
-    lines = text.splitlines()
-    spared = {n for n, line in enumerate(lines, start=1) if any(part in line for part in LESS)}
-
-    refused, said = asked_of_pyright(tmp_path, text)
-
-    assert refused - spared == refusals(text), said
+    assert refused == refusals(PROGRAMS[name]), said
 
 
-def asked_of_pyright(folder: Path, text: str) -> tuple[set[int], str]:
-    """The lines that pyright refuses in strict mode, and what it says."""
-    command = (
-        [sys.executable, "-m", "basedpyright"] if importlib.util.find_spec("basedpyright") else [shutil.which("pyright")]
-    )
-    if command[0] is None:
-        pytest.skip("needs pyright: pip install basedpyright, which brings its own node")
-    (folder / "program.py").write_text(text)
+def test_mypy_accepts_the_programs_of_the_how_to_pages(tmp_path: Path) -> None:
+    paths = typed_pages.written(tmp_path)
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, paths)],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+
+    assert len(paths) > 40
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+
+
+def test_pyright_accepts_and_refuses_the_same_and_accepts_examples_and_pages(tmp_path: Path) -> None:
+    wanted: dict[str, set[int]] = {path.name: set() for path in (*typed_pages.written(tmp_path), *EXAMPLES)}
+    for name, text in PROGRAMS.items():
+        (tmp_path / f"{name}_program.py").write_text(text)
+        wanted[f"{name}_program.py"] = refusals(text)
+
+    refused = asked_of_pyright(tmp_path, EXAMPLES)
+
+    assert [said for (name, line), said in refused.items() if line not in wanted[name]] == []
+    assert [(name, line) for name, lines in wanted.items() for line in lines if (name, line) not in refused] == []
+
+
+def asked_of_pyright(folder: Path, others: list[Path]) -> dict[tuple[str, int], str]:
+    """What pyright says in strict mode of the lines that it refuses, by file and line. One run: to start takes longest."""
     site = Path(sys.prefix)
     settings = {
-        "typeCheckingMode": "strict", "venvPath": str(site.parent), "venv": site.name, "extraPaths": [str(ROOT / "src")],
-        "include": ["program.py"],
+        "typeCheckingMode": "strict", "venvPath": str(site.parent), "venv": site.name,
+        "extraPaths": [str(ROOT / "src"), str(ROOT)], "include": [str(folder), *map(str, others)],
     }  # fmt: skip
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     ran = subprocess.run(
-        [*command, "--project", str(folder), "--outputjson"], capture_output=True, text=True, check=False, timeout=300
-    )
+        [sys.executable, "-m", "basedpyright", "--project", str(folder), "--outputjson"],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr
-    found = [
-        one
-        for one in json.loads(ran.stdout)["generalDiagnostics"]
-        if one["severity"] == "error" and one.get("rule") not in RULES
-    ]
-    said = [f"{one['range']['start']['line'] + 1}: {one['message']}" for one in found]
-    return {one["range"]["start"]["line"] + 1 for one in found}, "\n".join(said)
+    answer = json.loads(ran.stdout)
+    assert answer["summary"]["filesAnalyzed"] >= len(others)
+    refused: dict[tuple[str, int], str] = {}
+    for one in answer["generalDiagnostics"]:
+        path, line = Path(one["file"]), one["range"]["start"]["line"] + 1
+        shown = path.read_text().splitlines()[line - 1]
+        spared = one.get("rule") in RULES or any(part in shown for part in LESS)
+        if one["severity"] == "error" and not spared:
+            refused[path.name, line] = f"{path.name}:{line}: {one['message']}"
+    return refused
