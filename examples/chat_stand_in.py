@@ -50,24 +50,33 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
     #: How many requests are turned away.
     busy = 1
+    answer = staticmethod(next_message)
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if Handler.busy:
-            Handler.busy -= 1
+        if type(self).busy:
+            type(self).busy -= 1
             self.send_error(429, "Too Many Requests")
             return
-        answer = next_message(asked["messages"])
+        answer = self.answer(asked["messages"])
+        reason = "tool_calls" if answer.get("tool_calls") else "stop"
+        told = {"id": "chat-1", "created": 1, "model": asked.get("model", "any")}
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream" if asked.get("stream") else "application/json")
         self.end_headers()
         if not asked.get("stream"):
-            self.wfile.write(json.dumps({"choices": [{"index": 0, "message": answer}]}).encode())
+            choice = {"index": 0, "message": answer, "finish_reason": reason}
+            self.wfile.write(json.dumps({**told, "object": "chat.completion", "choices": [choice], "usage": usage}).encode())
             return
+        told["object"] = "chat.completion.chunk"
         for delta in chunks(answer):
-            event = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
-            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            self.send_event({**told, "choices": [{"index": 0, "delta": delta}]})
+        self.send_event({**told, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
+
+    def send_event(self, event: Message) -> None:
+        self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base has it
         """Say nothing."""

@@ -102,12 +102,12 @@ def test_every_extra_that_the_documentation_and_messages_name_exists(wheel: Path
     named = {
         extra
         for file in files
-        for found in re.findall(r"faultline-queue\[([\w,]+)\]", file.read_text())
+        for found in re.findall(r"faultline-queue\[([\w,-]+)\]", file.read_text())
         for extra in found.split(",")
     }
 
     assert named <= set(metadata_of(wheel).get_all("Provides-Extra") or [])
-    assert {"django", "flask", "otel", "server"} <= named
+    assert {"django", "flask", "otel", "pydantic-ai", "server"} <= named
 
 
 def test_a_wheel_built_from_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
