@@ -324,3 +324,56 @@ def test_the_error_that_the_help_names_is_the_one_that_a_timeout_leaves(app: Fau
     faultline(*words.rstrip("│ ").split(), "--yes", "--dsn", dsn)
 
     assert queue.state(handle.id) is JobState.QUEUED
+
+
+def waits_for(job_id: UUID, dsn: str) -> str:
+    told = json.loads(faultline("job", str(job_id), "--json", "--dsn", dsn).stdout)
+    shown = faultline("job", str(job_id), "--dsn", dsn).stdout
+    if told["waits_for"]:
+        assert f"waits for {told['waits_for'].partition('(')[0]}" in " ".join(shown.split())
+    else:
+        assert "waits for " not in shown
+    return str(told["waits_for"])
+
+
+def live(queue: Driver, name: str, queues: str, tasks: str | None, leases: int = 0) -> None:
+    queue.execute(
+        "insert into faultline.workers"
+        " (id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases, tasks)"
+        " values (%s, faultline.now(), faultline.clock() + interval '1 hour', true,"
+        " 1, 'host', '1', %s::text[], '{}', %s, %s::text[])",
+        name, queues, leases, tasks,
+    )  # fmt: skip
+
+
+def test_a_job_that_does_not_start_says_what_it_waits_for(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue("send", queue="mail")
+
+    assert waits_for(job_id, dsn) == "a worker: none is alive"
+    live(queue, "elsewhere", "{other}", "{send}")
+    assert waits_for(job_id, dsn) == "a worker of its queue: 1 worker lives, none serves mail"
+    live(queue, "here", "{mail,other}", "{pay}")
+    assert waits_for(job_id, dsn) == "a worker that knows the task send: 1 worker serves its queue, none knows it"
+    live(queue, "busy", "{mail}", "{send}", leases=10)
+    assert waits_for(job_id, dsn) == "a free slot: 2 workers serve its queue, with 10 jobs in hand"
+    queue.run(verbs.pause("mail", "the provider\nis down"))
+    waits = waits_for(job_id, dsn)
+    assert waits.startswith("its queue to be resumed (paused 0")
+    assert waits.endswith(": the provider is down)")
+
+
+def test_a_job_that_is_not_due_waits_for_nobody_unless_no_worker_knows_its_task(queue: Driver, dsn: str) -> None:
+    later = queue.enqueue("send", queue="mail", delay_seconds=3600)
+
+    assert waits_for(later, dsn) == ""
+    live(queue, "here", "{mail}", "{pay}")
+    assert "none knows it" in waits_for(later, dsn)
+    live(queue, "older", "{mail}", None)  # a build that does not say what it knows
+    assert waits_for(later, dsn) == ""
+
+
+def test_a_job_that_runs_waits_for_nobody(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue("send")
+    queue.claim_one()
+
+    assert waits_for(job_id, dsn) == ""

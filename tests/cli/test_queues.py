@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -87,6 +88,21 @@ def test_top_prints_one_look_for_pipes(queue: Driver, dsn: str) -> None:
     assert "mail" in looked.stdout
     assert "machine" in looked.stdout
     assert "\x1b[" not in looked.stdout
+    head = looked.stdout.splitlines()[0]
+    assert re.fullmatch(r"faultline top  database \S+, PostgreSQL \S+  \d\d:\d\d:\d\d", head)
+
+
+def test_a_queue_that_no_worker_serves_is_marked(queue: Driver, dsn: str) -> None:
+    queue.enqueue(queue="mail")
+    queue.enqueue(queue="paper")
+    beat(queue, "w", "machine")
+    queue.execute("update faultline.workers set beat_at = faultline.clock() + interval '1 hour'")
+
+    marked = {
+        line.split()[0] for line in faultline("queues", "--dsn", dsn).stdout.splitlines() if "no worker serves it" in line
+    }
+
+    assert marked == {"paper"}
 
 
 def test_top_needs_a_terminal(dsn: str) -> None:

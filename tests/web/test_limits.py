@@ -350,4 +350,4 @@ def test_a_job_that_waits_for_a_budget_says_so(site: Site, db: Driver) -> None:
     page = site.page(f"/jobs/{job_id}").text
 
     assert "Waits for 90 of budget openai (in about " in page
-    assert "released without an error, as a job that snoozes or waits for a budget is" in page
+    assert "released without an error, as a job is that snoozes or waits for a budget" in page

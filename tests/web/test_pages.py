@@ -85,6 +85,8 @@ def test_every_page_shows_a_full_database(site: Site, queue: Driver, clock: Cloc
         site.page(path)
 
     assert "the provider is down" in site.page("/queues").text
+    paused = queue.enqueue("charge", {"order": 4}, queue="mail")
+    assert "Its queue to be resumed (paused " in site.page(f"/jobs/{paused}").text
     assert "ValueError: no such order" in site.page("/failures").text
     assert "complete refused" in site.page("/").text
     running = site.page(f"/jobs/{jobs[-1]}").text

@@ -74,7 +74,7 @@ def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
     queues_shown = len(queues) if left is None else min(len(queues), max(1, left - min(len(workers), left // 2)))
     workers_shown = len(workers) if left is None else max(1, left - queues_shown)
     return Group(
-        _head(look, columns),
+        _head(look, columns if rows is not None else None),
         Text(),
         _sums(look),
         Text(),
@@ -82,7 +82,7 @@ def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
         _picture("due", [minute.due or 0 for minute in look.trend], "queued"),
         _picture("refused", [minute.refused for minute in look.trend], "refused"),
         Text(),
-        tables.queue_table(queues[:queues_shown]) if queues else screen.quiet("No queues with work."),
+        tables.queue_table(queues[:queues_shown], workers) if queues else screen.quiet("No queues with work."),
         _more(len(queues) - queues_shown),
         tables.worker_table(workers[:workers_shown]) if workers else screen.quiet("No workers are running."),
         _more(len(workers) - workers_shown),
@@ -95,8 +95,11 @@ def away(why: str, since: str | None) -> RenderableType:
     return Group(Text("faultline top", style="bold"), Text(), *wrong, screen.quiet("retrying; press q to quit"))
 
 
-def _head(look: Look, columns: int) -> Text:
+def _head(look: Look, columns: int | None) -> Text:
+    """`columns`: None for a pipe, which has no right edge and no keys."""
     head = Text.assemble(("faultline top", "bold"), "  ", (look.where, "quiet"))
+    if columns is None:
+        return head.append(f"  {look.at}", style="quiet")
     right = f"{look.at}  q: quit"
     head.truncate(max(20, columns - len(right) - 2), overflow="ellipsis")
     return head.append(" " * max(2, columns - head.cell_len - len(right))).append(right, style="quiet")

@@ -21,15 +21,17 @@ from faultline.core.errors import (
     Unprepared,
 )
 from faultline.core.settings import without_password
-from faultline.core.states import JobState  # noqa: TC001 - Typer looks at it
+from faultline.core.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
     from uuid import UUID
 
+    from faultline.core.model import JobRecord
     from faultline.store.database import Database
     from faultline.store.reads.failures import FailedFilter
+    from faultline.store.reads.groups import Permit
     from faultline.store.reads.listing import Page
     from faultline.store.statement import Statement
 
@@ -132,12 +134,14 @@ def job(
         waits = database.run(waiting.awaited([wanted])) if record.suspended else []
         permit = None if record.state.ended else database.run(groups.permit(wanted))
         now = database.run(views.clock())
+        held_up = _held_up(database, record, permit, now)
     lives = epochs(record, journal)
     if as_json:
         print_json(
             {
                 **asdict(record),
                 "permit": None if permit is None or not permit.limited else asdict(permit),
+                "waits_for": held_up["waits for"],
                 "ledger_rows": in_ledger,
                 "epochs": [asdict(epoch) for epoch in lives],
                 "journal": [asdict(entry) for entry in journal],
@@ -148,13 +152,23 @@ def job(
     from faultline.cli import life, screen, tables  # noqa: PLC0415
 
     console = screen.console()
-    life.print_record(console, record, journal, now=now, in_ledger=in_ledger, waits=waits, permit=permit)
+    life.print_record(console, record, journal, now=now, in_ledger=in_ledger, waits=waits, held_up=held_up)
     console.print()
     life.print_lives(console, record, journal, lives, now=now)
     if steps:
         console.print()
         screen.show(console, tables.step_table(steps, now))
     life.print_values(console, record)
+
+
+def _held_up(database: Database, record: JobRecord, permit: Permit | None, now: datetime) -> dict[str, str]:
+    """Why it does not start: limits, and what is missing of its queue and its workers."""
+    from faultline.drawing.claimants import awaited  # noqa: PLC0415
+    from faultline.drawing.limits import standing  # noqa: PLC0415
+    from faultline.store.reads import overview  # noqa: PLC0415
+
+    workers = database.run(overview.workers()) if record.state is JobState.QUEUED else []
+    return {"permit": standing(record, permit, now), "waits for": awaited(record, permit, workers, now)}
 
 
 def cancel(
@@ -170,7 +184,7 @@ def cancel(
     \b
     Examples:
       faultline cancel 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --reason "the order was withdrawn"
-      faultline jobs --queue mail --state queued --json | jq -r .id | xargs faultline cancel --reason "sent twice"
+      faultline jobs --queue mail --state queued --limit 1000 --json | jq -r .id | xargs faultline cancel --yes
     """
     from faultline import operate  # noqa: PLC0415
 

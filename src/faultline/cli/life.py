@@ -10,20 +10,18 @@ from rich.text import Text
 from faultline import operate
 from faultline.cli import screen
 from faultline.drawing.epochs import program_changed, unrecorded
-from faultline.drawing.limits import standing
 from faultline.drawing.text import lanes
 from faultline.drawing.tree import limit, waits_for
 from faultline.store.reads.flows import flow_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from rich.console import Console
 
     from faultline.core.model import JobRecord, JournalEntry, Json
     from faultline.drawing.epochs import Epoch
-    from faultline.store.reads.groups import Permit
     from faultline.store.reads.waiting import Waiting
 
 
@@ -35,7 +33,7 @@ def print_record(
     now: datetime,
     in_ledger: int,
     waits: Sequence[Waiting] = (),
-    permit: Permit | None = None,
+    held_up: Mapping[str, str],
 ) -> None:
     console.print(
         Text.assemble(
@@ -67,7 +65,7 @@ def print_record(
         facts[again] = f"{screen.clock(record.next_run_at)}  ({screen.since(record.next_run_at, now)})"
     facts["expires"] = _expiry(record, now)
     facts["group"] = record.group or ""
-    facts["permit"] = standing(record, permit, now)
+    facts |= held_up
     if record.lease_expires_at is not None:
         facts["lease"] = f"until {screen.clock(record.lease_expires_at)}  ({screen.since(record.lease_expires_at, now)})"
     if record.finished_at is not None:

@@ -38,17 +38,20 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
     """
     if ctx.invoked_subcommand is not None:
         return
+    from faultline.store.reads import overview  # noqa: PLC0415 - late, so that --help is quick
+
     with opened(dsn) as database:
         lines = counted(database)
+        serving = database.run(overview.workers())
     if as_json:
         for line in lines:
             print_json(asdict(line))
         return
-    from faultline.cli import screen, tables  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.cli import screen, tables  # noqa: PLC0415
 
     console = screen.console()
     if lines:
-        screen.show(console, tables.queue_table(lines))
+        screen.show(console, tables.queue_table(lines, serving))
     else:
         console.print("No queues: none has had jobs in the last day.", style="quiet")
 

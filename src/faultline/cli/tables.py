@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from faultline.cli import screen
+from faultline.drawing.claimants import serving
 from faultline.drawing.tree import limit, waits_for
 from faultline.drawing.words import span
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _RESULT_MAX = 80
 
 
-def queue_table(lines: Sequence[QueueLine]) -> Table:
+def queue_table(lines: Sequence[QueueLine], workers: Sequence[WorkerLine]) -> Table:
     numbers = ("due", "later", "running", "failed", "done/s", "oldest", "wait p95", "run p95")
     made = screen.table("queue", *numbers, "", right=numbers, last_wraps=True)
     for line in lines:
@@ -41,7 +42,7 @@ def queue_table(lines: Sequence[QueueLine]) -> Table:
             _span(line.oldest_due_seconds if line.due else None),
             _span(line.wait_seconds_p95),
             _span(line.run_seconds_p95),
-            _remark(line),
+            _remark(line, served=bool(serving(line.name, workers))),
         )
     return made
 
@@ -144,13 +145,15 @@ def _count(line: QueueLine, state: str) -> str:
     return f"{'~' if state in line.estimated else ''}{getattr(line, state):,}"
 
 
-def _remark(line: QueueLine) -> RenderableType:
+def _remark(line: QueueLine, *, served: bool) -> RenderableType:
     if line.counts_are_old and line.counted_seconds_ago is not None:
         return Text(f"counted {span(line.counted_seconds_ago)} ago", style="warning")
     if line.paused_at is not None:
         # A reason may have lines and tabs; a row may not.
         why = f": {' '.join(line.paused_reason.split())}" if line.paused_reason else ""
         return Text(f"paused{why}{f', by {line.paused_by}' if line.paused_by else ''}", style="warning")
+    if line.due and not served:
+        return Text("no worker serves it", style="warning")
     if line.counted_seconds_ago is None:
         return Text("not counted yet", style="warning")
     if line.drain_seconds:

@@ -55,8 +55,6 @@ def whose(group: str) -> str:
 def reasons(permit: Permit, group: str | None) -> list[str]:
     """What a job without a permit waits for: each limit that is in its way now. Empty: its turn."""
     found = []
-    if permit.paused:
-        found.append("the queue to be resumed")
     cap = _cap(permit.queue_limit)
     if cap is not None and permit.queue_holding >= cap:
         found.append(f"a permit of the queue ({permit.queue_holding:,} of {cap:,} are held)")

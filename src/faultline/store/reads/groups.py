@@ -126,6 +126,9 @@ class Permit:
     next_permit_at: datetime | None
     #: By budget, what it waits for: `cost`, and when it asks again at the latest, `to`.
     waits: dict[str, Json]
+    paused_at: datetime | None = None
+    paused_reason: str | None = None
+    paused_by: str | None = None
 
 
 def _fields(column: str) -> Column:
@@ -403,6 +406,7 @@ _PERMIT = RowOf(
     group_tokens=_tokens("g", "o.group_fields"),
     next_permit_at="case when g.not_before > faultline.clock() then g.not_before end",
     waits=_fields("j.takes -> 'waits'"),
+    paused_reason="q.paused_because",
 )
 
 

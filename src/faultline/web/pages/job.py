@@ -13,10 +13,11 @@ from faultline import operate
 from faultline.core.journal import JournalEvent, kind_of
 from faultline.core.model import JobState
 from faultline.drawing import lanes
+from faultline.drawing.claimants import awaited
 from faultline.drawing.epochs import epochs as epochs_of
 from faultline.drawing.epochs import program_changed
 from faultline.drawing.limits import standing
-from faultline.store.reads import groups, views
+from faultline.store.reads import groups, overview, views
 from faultline.store.reads.flows import flow_names
 from faultline.web.access import needs
 from faultline.web.caller import Caller
@@ -47,6 +48,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         read.run(views.journal(found.id)), read.run(views.steps(found.id)), read.run(views.clock())
     )
     permit = None if found.state.ended else await read.run(groups.permit(found.id))
+    workers = await read.run(overview.workers()) if found.state is JobState.QUEUED else []
     flow = None if found.flow_id is None else await flow_of(found, read, caller)
     life = epochs_of(found, journal)
     sentences = story.sentences(found, life, now, flow_part.awaited(found, flow), program_changed(found, journal))
@@ -57,6 +59,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         "job",
         job=found,
         permit=standing(found, permit, now),
+        claimants=awaited(found, permit, workers, now),
         queue_address=address(found.queue),
         title=title(found),
         now=now,
