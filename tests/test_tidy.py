@@ -170,3 +170,20 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
     for path in [*ROOT.glob("*.md"), ROOT / "bench/README.md"]:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_no_wrapped_line_of_the_documentation_becomes_a_list() -> None:
+    """`… as one with` / `1. So there must be …` is shown as a paragraph and a list."""
+    item = re.compile(r"(1[.)]|[-+*]) ")
+    found = []
+    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        code, before = False, ""
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            code ^= line.lstrip().startswith("```")
+            inside = re.match(r"[\w*`\[(]", before) and not re.match(r"(\d+[.)]|[-+*]) ", before)
+            # A list may follow at once on a line that announces it.
+            if not code and item.match(line) and inside and not before.endswith(":"):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line}")
+            before = line
+
+    assert found == []

@@ -129,8 +129,7 @@ def job(
         if record is None:
             raise JobNotFound(f"no job {wanted}; {_GONE}")
         journal = database.run(views.journal(wanted))
-        steps = database.run(views.steps(wanted))
-        in_ledger = database.run(views.ledger_rows(wanted))
+        steps, in_ledger = database.run(views.steps(wanted)), database.run(views.ledger_rows(wanted))
         waits = database.run(waiting.awaited([wanted])) if record.suspended else []
         permit = None if record.state.ended else database.run(groups.permit(wanted))
         now = database.run(views.clock())
