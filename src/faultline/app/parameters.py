@@ -7,6 +7,7 @@ those of others. A dataclass, a date, a UUID, … is read again before the funct
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _AS_TEXT = (UUID, Enum)
 #: These would arrive as text, a number or a list from inside a list or dict that does not say what it holds.
 _INSIDE = (date, time, timedelta, Decimal, bytes, set, frozenset)
+#: Where an annotation says what something holds, these must fit it as well.
+_INSIDE_READ = (*_INSIDE, *_AS_TEXT)
 
 
 class Parameters:
@@ -72,14 +75,18 @@ class Parameters:
         except values.Misfit as error:
             raise JobRejected(f"{self.about}: {error}") from error
         for name, value in given.items():
-            if isinstance(value, _AS_TEXT) and self._reader(name) is None:
+            is_read = self._reader(name) is not None
+            if isinstance(value, _AS_TEXT) and not is_read:
                 continue
-            if not values.is_same_kind(value, read[name], _INSIDE):
-                raise JobRejected(f"{self.about}: {name} {_arrives(value, read[name])}; {self._advice(name)}")
+            if not values.is_same_kind(value, read[name], _INSIDE_READ if is_read else _INSIDE):
+                advice = self._advice(name, value, read[name])
+                raise JobRejected(f"{self.about}: {name} {_arrives(value, read[name])}; {advice}")
         return text
 
-    def _advice(self, name: str) -> str:
+    def _advice(self, name: str, value: Any, read: Any) -> str:
         """What to do about a value that would arrive as another."""
+        if type(read) is type(value) and not isinstance(value, Collection):
+            return "annotate its fields with what they hold, and let the class store all of them"
         parameter = self._signature.parameters.get(name)
         written = inspect.Parameter.empty if parameter is None else parameter.annotation
         if (
@@ -141,7 +148,7 @@ class Results:
             read = self.read(values.as_stored(jsontext.decode(text)))
         except values.Misfit as error:
             raise values.Misfit(f"does not fit {values.name_of(self.annotation)}: {error}") from error
-        if not values.is_same_kind(result, read, _INSIDE):
+        if not values.is_same_kind(result, read, _INSIDE_READ):
             raise values.Misfit(f"{_arrives(result, read)}; annotate what the task returns")
         return text
 
@@ -160,8 +167,14 @@ class Results:
 
 
 def _arrives(value: Any, read: Any) -> str:
-    kind, other = type(value).__name__, type(read).__name__
-    return f"is a {kind} and would arrive " + ("with other types inside" if kind == other else f"as a {other}")
+    kind, other, name = type(value).__name__, type(read).__name__, values.changed_field(value, read)
+    if name is not None:
+        how = f"with another value of {name}"
+    elif isinstance(value, timedelta) and kind == other:
+        how = f"as {read}"
+    else:
+        how = "with other types inside" if kind == other else f"as a {other}"
+    return f"is a {kind} and would arrive {how}"
 
 
 def _function(fn: Any) -> Any:

@@ -13,6 +13,7 @@ from faultline.values.reading import Read as Read
 from faultline.values.reading import reader as reader
 from faultline.values.stored import args_text as args_text
 from faultline.values.stored import as_stored as as_stored
+from faultline.values.stored import changed_field as changed_field
 from faultline.values.stored import digest as digest
 from faultline.values.stored import digest_of as digest_of
 from faultline.values.stored import is_same_kind as is_same_kind

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import sys
 import types
 import typing
 from collections import deque
@@ -81,7 +83,7 @@ def _is_read(annotation: Any) -> bool:  # noqa: PLR0911, C901 - one line for eac
     if hasattr(kind, "__required_keys__"):
         return any(_is_read(bare(one)) for one in hints(kind).values())
     if issubclass(kind, Mapping):
-        return bool(parts) and (parts[0] not in (str, Any) or _is_read(parts[1]))
+        return bool(parts) and (parts[0] not in (str, Any) or any(map(_is_read, parts[1:])))
     if issubclass(kind, Enum | tuple | AbstractSet | deque):
         return True
     return issubclass(kind, Iterable) and any(map(_is_read, parts))
@@ -111,9 +113,25 @@ def is_alias(annotation: Any) -> bool:
 
 def hints_of(kind: Any, parts: tuple[Any, ...]) -> dict[str, Any]:
     """The annotations of a class, with those of `Box[int]` in the place of its type variables."""
-    given = dict(zip(getattr(kind, "__parameters__", ()), parts, strict=False))
+    given: dict[Any, dict[Any, Any]] = {}
+    _fill(given, kind, parts)
     found = hints(kind)
-    return {name: _filled(hint, given) for name, hint in found.items()} if given else found
+    if not any(given.values()):
+        return found
+    return {name: _filled(hint, given.get(_owner(kind, name), {})) for name, hint in found.items()}
+
+
+def _fill(given: dict[Any, dict[Any, Any]], kind: Any, parts: tuple[Any, ...]) -> None:
+    """What stands for the type variables of a class, and of those that it inherits from: these may have the same ones."""
+    given[kind] = own = dict(zip(getattr(kind, "__parameters__", ()), parts, strict=False))
+    for base in vars(kind).get("__orig_bases__", kind.__bases__):
+        origin = typing.get_origin(base) or base
+        if isinstance(origin, type) and origin not in (typing.Generic, typing.Protocol, object):
+            _fill(given, origin, tuple(_filled(one, own) for one in typing.get_args(base)))
+
+
+def _owner(kind: Any, name: str) -> Any:
+    return next((base for base in kind.__mro__ if name in _written(base)), kind)
 
 
 def _filled(hint: Any, given: dict[Any, Any]) -> Any:
@@ -128,4 +146,27 @@ def hints(kind: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except Exception:  # noqa: BLE001 - a name that only a type checker knows
-        return {}
+        return _hints_alone(kind)
+
+
+def _hints_alone(kind: Any) -> dict[str, Any]:
+    """Each annotation by itself: one that cannot be read must not keep the others from being read."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        names = {**vars(sys.modules.get(base.__module__, types.ModuleType(""))), base.__name__: base}
+        for name, written in _written(base).items():
+            alone = type(base.__name__, (), {"__annotations__": {name: written}, "__module__": base.__module__})
+            found.pop(name, None)
+            with contextlib.suppress(Exception):
+                found[name] = typing.get_type_hints(alone, globalns=names, include_extras=True)[name]
+    return found
+
+
+def _written(kind: type) -> dict[str, Any]:
+    """The annotations of a class itself, as they are written."""
+    try:
+        return dict(inspect.get_annotations(kind))
+    except NameError:  # from Python 3.14 on they are read when they are asked for
+        import annotationlib  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+        return dict(annotationlib.get_annotations(kind, format=annotationlib.Format.FORWARDREF))

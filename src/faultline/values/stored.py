@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -102,12 +103,8 @@ def read_as(function: Any) -> Read | None:
 
 def args_text(given: Mapping[str, Any], what: str) -> str:
     """The JSON text of arguments, or `JobRejected`."""
-    try:
-        # Their names stay as they are: one that is not text is refused.
-        as_json: Mapping[str, Any] = {name: plain(value) for name, value in given.items()}
-    except RecursionError:
-        as_json = given
-    return jsontext.encode_args(as_json, what)
+    # Their names stay as they are: one that is not text is refused.
+    return jsontext.encode_args({name: _written(value, f"{what}: {name}") for name, value in given.items()}, what)
 
 
 def text_of(value: Any, what: str, *, annotated: bool = True) -> str:
@@ -118,42 +115,121 @@ def text_of(value: Any, what: str, *, annotated: bool = True) -> str:
     try:
         return jsontext.encode(value, what)
     except JobRejected:
-        as_json = plain(value, annotated=annotated)
+        as_json = _written(value, what, annotated=annotated)
         if as_json is value:
             raise
     return jsontext.encode(as_json, what)
 
 
+def _written(value: Any, what: str, *, annotated: bool = True) -> Any:
+    """`plain`, or `JobRejected` for whatever a class raises when it is written."""
+    try:
+        return plain(value, annotated=annotated)
+    except RecursionError as error:
+        raise JobRejected(f"{what} is nested too deeply or contains itself") from error
+    except JobRejected as error:
+        raise JobRejected(f"{what}: {error}") from error
+    except Exception as error:
+        raise JobRejected(f"{what} cannot be stored: {type(error).__name__}: {error}") from error
+
+
 def is_same_kind(value: Any, read: Any, inside: tuple[type, ...] = ()) -> bool:
-    """Whether what is read again is of the class that was stored, where that is not a JSON type.
+    """Whether what is read again is of the class that was stored, where that is not a JSON type, and has all that it had.
 
     :param inside: Classes that must be the same inside of lists and dicts too, beside dataclasses and models.
     """
     if isinstance(value, (*PLAIN, dict, list, tuple)):
         return _has_same_kinds(value, read, inside)
     if isinstance(value, AbstractSet):
-        return isinstance(read, AbstractSet)
+        return isinstance(read, AbstractSet) and _has_same_kinds(value, read, inside)
     return type(read) is type(value) and _has_same_kinds(value, read, inside)
+
+
+def changed_field(value: Any, read: Any) -> str | None:
+    """The field of a dataclass, model or struct that would arrive with another value; None: none, or it is none of them."""
+    if type(read) is not type(value):
+        return None
+    kept = _model_fields(value)
+    if kept is None and dataclasses.is_dataclass(value):
+        # Only what its `__init__` does not take: the others were read.
+        kept = [one.name for one in dataclasses.fields(value) if not one.init]
+    return next((name for name in kept or () if not _is_same_value(getattr(value, name), getattr(read, name, None))), None)
 
 
 def _has_same_kinds(value: Any, read: Any, inside: tuple[type, ...]) -> bool:
     if isinstance(value, dict) and isinstance(read, dict):
-        # By their keys: what is stored may come back in another order.
-        return all(_has_same_item(key, item, read, inside) for key, item in value.items())
+        # By their keys: what is stored may come back in another order. Two keys may have the same text.
+        return len(read) == len(value) and all(_has_same_item(key, item, read, inside) for key, item in value.items())
     if hasattr(value, "_fields") and isinstance(read, list):
         return False  # a NamedTuple; as a tuple it is still what it was
     if isinstance(value, list | tuple) and isinstance(read, list | tuple):
         return all(_has_same_kinds(item, other, inside) for item, other in zip(value, read, strict=False))
-    if callable(getattr(type(value), "model_dump", None)):
-        return type(read) is type(value)
+    if isinstance(value, AbstractSet) and isinstance(read, AbstractSet) and not isinstance(value, inside):
+        return _are_same_members(value, read, inside)
+    if _model_fields(value) is not None:
+        return type(read) is type(value) and changed_field(value, read) is None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return type(read) is type(value) and all(
-            _has_same_kinds(getattr(value, one.name), getattr(read, one.name), inside) for one in dataclasses.fields(value)
+        return (
+            type(read) is type(value)
+            and changed_field(value, read) is None
+            and all(
+                _has_same_kinds(getattr(value, one.name), getattr(read, one.name), inside)
+                for one in dataclasses.fields(value)
+            )
         )
+    return _is_same_leaf(value, read, inside)
+
+
+def _is_same_leaf(value: Any, read: Any, inside: tuple[type, ...]) -> bool:
+    if isinstance(value, timedelta) and isinstance(read, timedelta):
+        return value == read  # seconds are a float, which has no microseconds after a hundred years
+    if isinstance(value, AbstractSet) and isinstance(value, inside):
+        return type(read) is type(value) and _are_same_members(value, read, inside)
+    if isinstance(value, Enum) and isinstance(value, PLAIN):
+        return bool(value == read)  # a text or a number itself
     return not isinstance(value, inside) or type(read) is type(value)
 
 
+def _are_same_members(value: AbstractSet[Any], read: AbstractSet[Any], inside: tuple[type, ...]) -> bool:
+    """They have no order in which to compare them one by one."""
+
+    def kinds(items: AbstractSet[Any]) -> Counter[type]:
+        watched = (one for one in items if isinstance(one, inside) or dataclasses.is_dataclass(one))
+        return Counter(type(one) for one in watched if not isinstance(one, PLAIN))
+
+    return len(read) == len(value) and kinds(read) == kinds(value)
+
+
 def _has_same_item(key: Any, item: Any, read: dict[Any, Any], inside: tuple[type, ...]) -> bool:
-    if key not in read:
+    if key not in read and not isinstance(key, inside):
         key = key_text(key) if isinstance(key, _TEXT_KEYS) else key
     return key in read and _has_same_kinds(item, read[key], inside)
+
+
+def _model_fields(value: Any) -> Iterable[str] | None:
+    """The fields of a model of pydantic or a struct of msgspec; None: it is neither. Both write and read themselves."""
+    kind = type(value)
+    if callable(getattr(kind, "model_dump", None)):
+        return [*getattr(kind, "model_fields", ())]
+    found: Iterable[str] | None = getattr(kind, "__struct_fields__", None)
+    return found
+
+
+def _is_same_value(value: Any, read: Any) -> bool:
+    """Equal, where a model counts by its fields, and a list for a tuple. What cannot be compared counts by its class."""
+    fields = _model_fields(value)
+    if fields is not None:
+        return type(read) is type(value) and all(_is_same_value(getattr(value, one), getattr(read, one)) for one in fields)
+    if isinstance(value, dict) and isinstance(read, dict):
+        return value.keys() == read.keys() and all(_is_same_value(item, read[key]) for key, item in value.items())
+    if isinstance(value, list | tuple) and isinstance(read, list | tuple):
+        return len(value) == len(read) and all(map(_is_same_value, value, read))
+    try:
+        return bool(value == read) or bool(value != value) or _has_no_equal(value, read)  # noqa: PLR0124 - not a number
+    except Exception:  # noqa: BLE001 - a class may refuse to be compared
+        return type(read) is type(value)
+
+
+def _has_no_equal(value: Any, read: Any) -> bool:
+    """A class that does not say when two of it are equal."""
+    return type(read) is type(value) and not any("__eq__" in vars(one) for one in type(value).__mro__[:-1])

@@ -90,6 +90,8 @@ def key_text(key: Any, annotated: bool = True) -> Any:  # noqa: FBT001, FBT002 -
         return found
     if type(found) is int:
         return str(found)  # of any size
+    if isinstance(found, list | dict):
+        raise TypeError(f"a dict has the key {key!r:.60}, which cannot be text; store a list of pairs")
     return orjson.dumps(found).decode() if type(found) in PLAIN else found
 
 
