@@ -72,6 +72,6 @@ def test_the_page_about_django_shows_the_project_as_it_is() -> None:
     page = (PROJECT.parents[1] / "docs/how-to/django.md").read_text()
     blocks = re.findall(r"```python\n# (shop/\w+\.py)\n(.*?)```", page, re.DOTALL)
 
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     for name, block in blocks:
         assert block in (PROJECT / name).read_text(), f"{name} has another text than docs/how-to/django.md:\n{block}"
