@@ -16,6 +16,7 @@ from faultline.worker.completer import Completer
 from faultline.worker.endings import Completed, Ending
 from faultline.worker.hold import Hold
 from faultline.worker.tally import Tally
+from faultline.worker.task_processes import TaskProcesses
 from tests.waiting import until
 from tests.worker import computing
 from tests.worker.test_feed import feed_on
@@ -129,6 +130,22 @@ def test_an_ending_that_gives_back_a_permit_does_not_wait() -> None:
     asyncio.run(line.run())
 
     assert line.how == [("about", "alone")] * 2
+
+
+@pytest.mark.parametrize(("name", "measured"), [("about", False), ("large", True)])
+def test_a_process_measures_its_memory_only_for_a_task_with_a_limit(app: Faultline, name: str, *, measured: bool) -> None:
+    task = app.tasks[name]
+
+    async def story() -> int:
+        processes = TaskProcesses(1, [task])
+        try:
+            async with processes.one(task, Line(app, [])) as process:
+                await process.call(held(name), task, None)
+                return process._memory  # noqa: SLF001 - what it has said
+        finally:
+            await processes.close()
+
+    assert (asyncio.run(story()) > 0) is measured
 
 
 class Kept:

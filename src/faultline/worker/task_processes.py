@@ -205,7 +205,8 @@ class TaskProcess:
 
     async def call(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
         """Run the task there. Raises what it raises, `TimedOut` and `ProcessDied`."""
-        message = (task.fn.__module__, task.fn.__qualname__, hold.lease, hold.counts.queue, limit)
+        measures = task.processes is not None and task.processes.max_memory is not None
+        message = (task.fn.__module__, task.fn.__qualname__, hold.lease, hold.counts.queue, limit, measures)
         frame = pickle.dumps(message)
         self._answer = asyncio.get_running_loop().create_future()
         self._hold = hold
