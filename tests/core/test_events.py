@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,3 +94,17 @@ def test_an_event_is_logged_at_its_level(log: io.StringIO) -> None:
         events.emit(name)
 
     assert [json.loads(line)["level"] for line in log.getvalue().splitlines()] == ["error", "warning", "info"]
+
+
+def test_what_libraries_log_is_json_too_unless_the_program_has_a_handler_for_it() -> None:
+    program = (
+        "import logging; from faultline import log_events; log_events();"
+        "logging.getLogger('psycopg').warning('error ignored in rollback on %s', 'x');"
+        "logging.basicConfig(format='mine: %(message)s'); logging.getLogger('psycopg').warning('again')"
+    )
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr.splitlines()
+
+    line = json.loads(said[0])
+    assert (line["event"], line["logger"], line["message"]) == ("log", "psycopg", "error ignored in rollback on x")
+    assert said[1:] == ["mine: again"]

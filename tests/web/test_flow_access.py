@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from faultline import JobState
+from faultline.store import verbs
 from faultline.store.verbs import streams
 from tests.flow.scenes import asked, begun, spawned, suspended
 from tests.web.conftest import refused
@@ -142,3 +145,23 @@ def test_a_key_that_two_queues_share_reaches_the_job_of_the_queue_that_it_is_bou
 
     assert sent == jobs
     assert sorted(everyone["job_ids"]) == sorted(jobs)
+
+
+def test_a_flow_that_a_key_may_cancel_is_cancelled_and_retried_whole(caller: Callable[..., Api], db: Driver) -> None:
+    """Half a flow would go on without its parent. The key still cannot name a job of another queue."""
+    parent = begun(db, queue="a")
+    spawned(db, parent, "1", 2, queue="b", task="hidden")
+    suspended(db, parent, "1", kind="children", name="part")
+    child = db.claim_one(queue="b")
+    states = "select state::text, count(*)::integer from faultline.jobs where queue = 'b' group by 1"
+    bound = caller("operate", "read", queues=["a"])
+
+    refused(bound.post(f"/jobs/{child.job_id}/cancel"), 404, "JobNotFound")
+    assert bound.post(f"/jobs/{parent.job_id}/cancel").status_code == HTTPStatus.OK
+    while db.run(verbs.sweep()):
+        pass
+
+    assert db.execute(states) == [("cancelled", 2)]
+    refused(bound.post(f"/jobs/{child.job_id}/retry"), 404, "JobNotFound")
+    assert bound.post(f"/jobs/{parent.job_id}/retry").status_code == HTTPStatus.OK
+    assert db.state(parent.job_id) == JobState.QUEUED

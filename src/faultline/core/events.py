@@ -191,12 +191,17 @@ def log_events(
 ) -> logging.Handler:
     """Write events as JSON lines. Returns the handler, so that it can be removed.
 
+    On standard error, so become records of other libraries, such as psycopg, that no handler of the program takes: a log has
+    lines of one kind.
+
     :param stream: Where to write. Default: standard error.
     :param level: The lowest level to log. `logging.DEBUG` shows what every single job does.
     :param timespec: How exact the times are, as for `datetime.isoformat`.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(timespec))
+    if stream is None and logging.lastResort is not None:
+        logging.lastResort.setFormatter(handler.formatter)
     events = logging.getLogger("faultline")
     events.addHandler(handler)
     events.setLevel(level)
