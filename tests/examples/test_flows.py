@@ -63,3 +63,18 @@ def test_the_agent_asks_before_it_deletes_starts_over_and_shows_tokens(dsn: str)
     tokens = [line.removeprefix("  token: ") for line in said[4:-2]]
     assert " ".join(tokens) == "Ada is customer 1. Grace, customer 2, is deleted."
     assert said[-2:] == ["answer: Ada is customer 1. Grace, customer 2, is deleted.", "customers left: {1: 'Ada'}"]
+
+
+def test_the_agent_of_pydantic_ai_asks_before_it_deletes_and_repeats_nothing(dsn: str) -> None:
+    said = run("agent_pydantic_ai", dsn)
+
+    assert said == [
+        "the program runs, under token 1",
+        "  a person allows it",
+        "the program runs, under token 2",
+        "  deleting customer 2",
+        "  requests: 3, tokens: 45",
+        "  tokens: Ada is customer 1. Grace, customer 2, is deleted.",
+        "answer: Ada is customer 1. Grace, customer 2, is deleted.",
+        "customers left: {1: 'Ada'}",
+    ]

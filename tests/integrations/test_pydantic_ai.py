@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,12 @@ from faultline.integrations.pydantic_ai import DurableAgent
 from tests.flow.running import calls, ended, signals, waits
 from tests.integrations.agent_runs import agent_of, asking, runs_again, steps, two_tools
 from tests.integrations.chat import Chat, Message, asks, chat, returned, says
-from tests.worker.working import PATIENCE
+from tests.worker.working import PATIENCE, work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable
+
+    import pytest
 
     from faultline import JobHandle
 
@@ -302,3 +305,36 @@ def test_a_worker_that_is_killed_between_the_request_and_the_tool_costs_neither(
     assert result == "Ada and Bob"
     assert len(model.asked) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["Ada", "Bob", "killed"]
+
+
+def test_the_program_of_the_page_on_agents_does_what_the_page_says(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/how-to/agents.md").read_text().partition("## An agent of Pydantic AI")[2]
+    program = page.partition("```python\n")[2].partition("```")[0]
+
+    def script(messages: list[Message]) -> Message:
+        done = returned(messages)
+        wants = [asks(("find_customer", {"name": "Grace"})), asks(("delete_customer", {"number": 2}), word="second")]
+        return says(", ".join(done)) if len(done) == 2 else wants[len(done)]
+
+    with chat(script) as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        monkeypatch.setenv("FAULTLINE_DSN", dsn)
+        module = types.ModuleType("page")
+        monkeypatch.setitem(sys.modules, "page", module)
+        exec(compile(program, "page", "exec", dont_inherit=True), vars(module))  # noqa: S102 - it is our own page
+        with module.app as app:
+            handle = module.ask.enqueue("Delete Grace.")
+
+            async def story() -> str:
+                await waits(app)(handle)
+                await handle.asignal("approve:delete_customer", payload=True)
+                return str(await handle.aresult(PATIENCE))
+
+            answer = work(app, story, {"agents": 1})
+            named = steps(app, handle)
+            text = "".join(map(str, handle.stream("tokens")))
+
+    assert answer.strip() == text.strip() == "Grace is customer 2, deleted customer 2"
+    assert {"shop: model request", "shop: tool find_customer"} <= set(named)
+    assert len(model.asked) == 3
