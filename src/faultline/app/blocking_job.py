@@ -7,7 +7,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -256,6 +256,7 @@ class BlockingJob(BlockingFlows):
         except Exception as error:
             transaction.met(error)
             if not connection_was_lost(as_psycopg(error)):
+                self._look_up_commit(transaction)
                 raise
             self._resolve_unknown_commit(transaction, error)
         self._hold.completed = transaction.result is not None
@@ -277,6 +278,12 @@ class BlockingJob(BlockingFlows):
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
+
+    def _look_up_commit(self, transaction: Transaction) -> None:
+        """A hook of the task's session may have raised after the commit: the job is completed, though this looks failed."""
+        if transaction.is_theirs and transaction.result is not None:
+            with suppress(FaultlineError):
+                self._hold.completed = self._was_completed_by_us(self._database.run(views.job(self.id)))
 
     def _undo(self, transaction: Transaction, error: BaseException) -> None:
         """Roll back. If the task ended the transaction itself, raise that instead: it is worse than any other error."""

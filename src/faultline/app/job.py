@@ -6,7 +6,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
@@ -259,6 +259,7 @@ class Job(Flows):
         except Exception as error:
             transaction.met(error)
             if not connection_was_lost(as_psycopg(error)):
+                await self._look_up_commit(transaction)
                 raise
             await self._resolve_unknown_commit(transaction, error)
         self._hold.completed = transaction.result is not None
@@ -280,6 +281,12 @@ class Job(Flows):
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(await self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
+
+    async def _look_up_commit(self, transaction: Transaction) -> None:
+        """A hook of the task's session may have raised after the commit: the job is completed, though this looks failed."""
+        if transaction.is_theirs and transaction.result is not None:
+            with suppress(FaultlineError):
+                self._hold.completed = self._was_completed_by_us(await self._database.run(views.job(self.id)))
 
     async def _undo(self, transaction: Transaction, error: BaseException) -> None:
         """Roll back. If the task ended the transaction itself, raise that instead: it is worse than any other error."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
@@ -111,7 +112,13 @@ class _Blocking(Joined):
         self.given.commit()
 
     def roll_back(self) -> None:
-        self.given.rollback()
+        try:
+            self.given.rollback()
+        except InvalidRequestError:
+            if not self._may_commit:
+                raise
+            # A hook has raised after the commit, which leaves the session unable to go on.
+            self.given.close()
 
     def end(self) -> None:
         if self._connection is not None:
