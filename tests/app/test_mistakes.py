@@ -150,6 +150,8 @@ DECLARED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda app: task_of(app, concurrency=5), r"unknown option concurrency; a limit belongs to a queue: app.queue\("),
     (lambda app: task_of(app, max_retries=5), "unknown option max_retries; it is max_attempts here"),
     (lambda app: task_of(app, colour=5), "unknown option colour; the options are delay, expires, group"),
+    (lambda app: task_of(app, max_attempt=5), "unknown option max_attempt; did you mean max_attempts.* also has backoff"),
+    (lambda app: task_of(app, time_out=5), "unknown option time_out; did you mean timeout"),
     (lambda app: task_of(app, name=""), "the name of a task"),
     (lambda app: app.on(""), "the name of a topic"),
     (lambda app: app.schedule(), "@app.schedule: a schedule needs one rule"),

@@ -42,6 +42,7 @@ APP = "tests.worker.jobs:app"
         (("bench", "nonsense"), "unknown part nonsense; choose one of"),
         (("drill", "nonsense"), "there is no drill named nonsense"),
         (("jobs", "--dsn", "nonsense"), "invalid DSN: it does not begin with postgresql://, and a part of it is"),
+        (("jobs", "--dsn", "postgresql+psycopg://u:p@h/d"), "invalid DSN: it is a URL of SQLAlchemy. Take the driver out: "),
         (("jobs", "--dsn", "postgresql://h/d?colour=red"), "invalid DSN: invalid URI query parameter; the text"),
         (("jobs", "--dsn", ""), "no database is configured: pass --dsn, set FAULTLINE_DSN"),
     ],

@@ -231,7 +231,7 @@ def test_what_is_no_session_is_refused_at_once(app: Faultline, charge: Task[[int
         wrong: dict[Any, str] = {
             None: "leave out using",
             "postgresql://user:secret@host/db": "a str cannot be joined",
-            42: "a int cannot be joined",
+            42: "an int cannot be joined",
             engine: "with engine.begin",
             sessionmaker(engine): "with engine.begin",
             connection.cursor(): "Give the cursor's connection",

@@ -241,3 +241,17 @@ def test_a_failure_that_no_exception_caused_is_one_for_observers(app: Faultline)
 
     assert isinstance(seen[0], JobFailed)
     assert "its result cannot be stored" in str(seen[0])
+
+
+def test_a_timeout_says_where_the_task_was(app: Faultline) -> None:
+    async def asks_a_bank() -> None:
+        await asyncio.sleep(60)
+
+    @app.task(timeout=0.05, max_attempts=1)
+    async def slow() -> None:
+        await asks_a_bank()
+
+    error = str(results(app, [slow.enqueue()])[0])
+
+    assert "in slow\n" in error
+    assert "in asks_a_bank\n" in error

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 #: What people look for among the options of a task, and where it is.
 _OF_A_QUEUE = 'a limit belongs to a queue: app.queue("NAME", concurrency=…, rate=Rate(…)), then queue="NAME" here'
+_OF_A_TASK = ("backoff", "executor", "give_up_on", "name", "retry_on", "timeout")
 _ELSEWHERE = {
     **dict.fromkeys(("concurrency", "max_concurrency", "rate", "rate_limit", "limit", "each_group"), _OF_A_QUEUE),
     **dict.fromkeys(("cron", "every", "schedule", "tz"), "a schedule stands above the task: @app.schedule(…)"),
     **dict.fromkeys(("retries", "max_retries"), "it is max_attempts here, which counts the first attempt, too"),
     **dict.fromkeys(("countdown", "eta"), "it is delay or run_at here"),
-    **dict.fromkeys(("timeout", "backoff", "name", "retry_on", "give_up_on"), "it is for @app.task(…) alone"),
+    **dict.fromkeys(_OF_A_TASK, "it is for @app.task(…) alone"),
 }
 
 #: Options that become seconds in a submission.
@@ -144,8 +145,13 @@ def check_options(words: Iterable[str]) -> None:
     known = {field.name for field in fields(Options)}
     unknown = sorted(set(words) - known)
     if unknown:
-        meant = _ELSEWHERE.get(unknown[0])
-        more = f"the options are {', '.join(sorted(known))}" if meant is None else meant
+        more = _ELSEWHERE.get(unknown[0])
+        if more is None:
+            from difflib import get_close_matches  # noqa: PLC0415 - for mistakes only
+
+            close = get_close_matches(unknown[0], [*known, *_OF_A_TASK], n=1)
+            meant = f"did you mean {close[0]}? The" if close else "the"
+            more = f"{meant} options are {', '.join(sorted(known))}; @app.task(…) also has {', '.join(_OF_A_TASK)}"
         raise JobRejected(f"unknown option {', '.join(unknown)}; {more}")
 
 

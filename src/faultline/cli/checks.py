@@ -356,7 +356,8 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
         if serving and all(worker.tasks is not None and one.task not in worker.tasks for worker in serving):
             unknown += 1
             fact = (
-                f"{one.task} ({one.queue}): {one.jobs:,} queued jobs, and none of {len(serving)} live workers knows the task"
+                f"{one.task} ({one.queue}): {one.jobs:,} queued {'job' if one.jobs == 1 else 'jobs'}, and none of"
+                f" {len(serving)} live workers knows the task"
             )
             todo = f"deploy workers that register it; list the jobs: faultline jobs --state queued --task {one.task}"
             yield Finding("tasks", WARNING, fact, todo)

@@ -112,6 +112,8 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             # Show neither the text nor libpq's quotes of it: we cannot tell where its password is.
             is_uri = dsn.startswith(("postgresql://", "postgres://"))
             about = _QUOTED.sub("", message) if is_uri or not _QUOTED_SIGN.search(message) else _NO_PAIRS
+            if _OF_SQLALCHEMY.match(dsn):
+                about = "it is a URL of SQLAlchemy. Take the driver out: postgresql:// in place of postgresql+DRIVER://"
             return errors.ConfigError(f"invalid DSN: {about}; {_DSN_FORM}")
     return None
 
@@ -123,6 +125,7 @@ _QUOTED_SIGN = re.compile(r'["«»„“”]\s*=\s*["«»„“”]')
 
 
 _DOCTOR = "run faultline doctor, which names the rights that this login lacks"
+_OF_SQLALCHEMY = re.compile(r"postgres(ql)?\+\w+://")
 _NO_PAIRS = "it does not begin with postgresql://, and a part of it is not NAME=VALUE"
 _DSN_FORM = (
     "the text is not shown, as it may hold a password. Write postgresql://USER:PASSWORD@HOST/DATABASE, with %XX for special "

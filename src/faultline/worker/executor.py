@@ -345,7 +345,9 @@ class Executor:
                 return await call
         except TimeoutError as error:
             if scope.expired():
-                raise TimedOut(f"timed out after {limit:g} s") from error
+                # With the frames of the cancelled call: they say where the task was when its time was over.
+                cut = None if error.__cause__ is None else error.__cause__.__traceback__
+                raise TimedOut(f"timed out after {limit:g} s").with_traceback(cut) from error
             raise
         finally:
             late.cancel()
@@ -431,7 +433,7 @@ async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> An
     except (Exception, RunEnded) as error:
         # Its session was cut, so its statement fails as if the server were gone.
         if job.timed_out and not isinstance(error, TimedOut):
-            raise TimedOut(f"timed out after {limit:g} s") from error
+            raise TimedOut(f"timed out after {limit:g} s").with_traceback(error.__traceback__) from error
         raise
     finally:
         if timer is not None:

@@ -88,7 +88,8 @@ def adapted(session: Any) -> Joined | AsyncJoined:
 def _shown(session: Any) -> str:
     kind = session.__class__
     # Not its text: that of a DSN holds a password.
-    return f"a {kind.__name__} of {kind.__module__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
+    shown = f"{'an' if kind.__name__[0] in 'AEIOaeio' else 'a'} {kind.__name__}"
+    return f"{shown} of {kind.__module__}" if kind.__module__ != "builtins" else shown
 
 
 def _advice(session: Any) -> str:
