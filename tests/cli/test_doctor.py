@@ -197,6 +197,17 @@ def test_what_stops_a_programs_login_is_told(
         assert login in finding["todo"]
 
 
+@pytest.mark.parametrize("how", ["noinherit", "noinherit in role faultline_viewer"])
+def test_what_a_login_that_inherits_nothing_is_told_helps_it(queue: Driver, dsn: str, new_login: NewLogin, how: str) -> None:
+    login = new_login(how)
+    told = visit(f"{dsn} user={login}")["findings"][-1]["todo"]
+
+    queue.connection.execute(told.partition("who may: ")[2].partition(", or another one")[0].encode())
+
+    assert login in told
+    assert of_level(visit(f"{dsn} user={login}"), "wrong") == {}
+
+
 def test_a_login_that_does_not_inherit_its_role_is_told(queue: Driver, new_login: NewLogin) -> None:
     login = new_login("noinherit in role faultline_worker")
     [seen] = [one for one in queue.run(stored_logins.logins()) if one.name == login]

@@ -230,7 +230,7 @@ def durability(
         )
 
 
-_GRANT_MONITOR = "to check it: grant pg_monitor to this login"
+_GRANT_MONITOR = "to check it: grant pg_monitor to this login, which must inherit it"
 
 
 def kept(seen: DatabaseSettings | None) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ class Visit:
             self._locked = self._locked or bool(in_the_way)
             return _unanswered(str(error).partition(" while ")[0], in_the_way)
         if isinstance(seen, vitals.Unseen):
-            todo = "to check it: grant faultline_viewer to this login, or run it as the owner"
+            todo = "to check it: grant faultline_viewer to this login, which must inherit it, or run it as the owner"
             return Refused(Level.NOTE, f"not checked: {seen.why}", todo)
         if isinstance(seen, vitals.CutShort):
             todo = "give it more time: PGOPTIONS='-c statement_timeout=0 -c lock_timeout=0' faultline doctor"

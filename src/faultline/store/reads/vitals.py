@@ -244,8 +244,16 @@ def way_in() -> Statement[str]:
         " || case when exists (select from pg_class c where c.relnamespace = n.oid"
         "     and pg_get_userbyid(c.relowner) = current_user)"
         "   then format('alter schema faultline owner to %%I, whose tables are in it', current_user)"
-        "   else format('grant faultline_viewer to %%I, or another one of the four roles', current_user) end"
-        " from pg_namespace n where n.nspname = 'faultline'",
+        # What a login does not inherit is of no use to it. Since PostgreSQL 16 each grant says whether it is inherited.
+        "   else format("
+        "     case when u.rolinherit and not exists (select from pg_roles v"
+        "         where v.rolname = 'faultline_viewer' and pg_has_role(u.oid, v.oid, 'member'))"
+        "         then 'grant faultline_viewer to %%1$I, or another one of the four roles'"
+        "       when current_setting('server_version_num')::integer >= 160000"
+        "         then 'grant faultline_viewer to %%1$I with inherit true, or another one of the four roles'"
+        "       else 'alter role %%1$I inherit; grant faultline_viewer to %%1$I, or another one of the four roles' end,"
+        "     current_user) end"
+        " from pg_namespace n cross join pg_roles u where n.nspname = 'faultline' and u.rolname = current_user",
         params=(),
         read=value,
         repeatable=True,
