@@ -14,7 +14,7 @@ key.
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -80,7 +80,7 @@ async def main() -> None:
 
 
 @asynccontextmanager
-async def stand_in() -> AsyncIterator[str]:
+async def stand_in() -> AsyncGenerator[str, None]:
     """The address of the stand-in for a model, which runs meanwhile."""
     program = Path(__file__).with_name("chat_stand_in.py")
     server = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
