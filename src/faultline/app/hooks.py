@@ -65,7 +65,7 @@ class Hooks:
         :param fn: `async def fn(job, call): return await call()`, or the same without `async` and `await`.
         """
         _check_call(fn, "a middleware", ("job", "call"))
-        self.hooks.middleware.append(fn)
+        self.hooks.middleware.append(_called(fn))
         return fn
 
     def lifespan(self, fn: Hook, /) -> Hook:
@@ -87,7 +87,7 @@ class Hooks:
         :param fn: `def fn(handle, submission)`. Not async: a blocking `enqueue` could not await it.
         """
         _check_call(fn, "on_enqueue", ("handle", "submission"))
-        if inspect.iscoroutinefunction(fn):
+        if inspect.iscoroutinefunction(_called(fn)):
             raise ConfigError(
                 f"on_enqueue calls {hook_name(fn)} also from a blocking enqueue, which cannot await it; make it `def`"
             )
@@ -126,7 +126,7 @@ class Hooks:
 
     def _observe(self, what: str, fn: Hook, takes: Sequence[str]) -> Hook:
         _check_call(fn, f"on_{what}", takes)
-        self.hooks.observers[what].append(fn)
+        self.hooks.observers[what].append(_called(fn))
         return fn
 
     def _has_enqueued(self, jobs: Sequence[Submission], handles: Sequence[JobHandle[Any]]) -> None:
@@ -162,6 +162,21 @@ def _check_call(fn: Callable[..., Any], what: str, takes: Sequence[str]) -> None
         raise ConfigError(f"{what} is {shown}, and {hook_name(fn)} does not take that: {error}") from None
     except ValueError:
         return  # a function of C, which does not say what it takes
+
+
+def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, as a function that says whether it is async: an object with an async `__call__` does not, nor does a plain
+    function around an async one.
+    """
+    below = (inspect.unwrap(fn), type(fn).__call__)
+    if inspect.iscoroutinefunction(fn) or not any(map(inspect.iscoroutinefunction, below)):
+        return fn
+
+    async def awaited(*args: Any) -> Any:
+        return await fn(*args)
+
+    awaited.__qualname__ = hook_name(fn)
+    return awaited
 
 
 def hook_name(fn: Callable[..., Any]) -> str:

@@ -197,9 +197,12 @@ async def _caught(fn: Callable[..., Any], given: tuple[Any, ...]) -> str | None:
 
 def _caught_blocking(fn: Callable[..., Any], given: tuple[Any, ...]) -> str | None:
     try:
-        fn(*given)
+        found = fn(*given)
     except BaseException as error:  # noqa: BLE001 - likewise
         return _said(error)
+    if inspect.iscoroutine(found):
+        found.close()
+        return "it returned a coroutine that nothing awaits; make it `async def`"
     return None
 
 
