@@ -85,7 +85,12 @@ def test_every_page_shows_a_full_database(site: Site, queue: Driver, clock: Cloc
         site.page(path)
 
     assert "the provider is down" in site.page("/queues").text
+    queue.enqueue(queue="paper")
     paused = queue.enqueue("charge", {"order": 4}, queue="mail")
+    queue.sample()
+    served = site.page("/queues").text
+    assert re.search(r"paper\W+no worker serves it", served)
+    assert not re.search(r"mail\W+no worker", served)
     assert "Its queue to be resumed (paused " in site.page(f"/jobs/{paused}").text
     assert "ValueError: no such order" in site.page("/failures").text
     assert "complete refused" in site.page("/").text

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.drawing import limits as words
+from faultline.drawing.claimants import serving
 from faultline.drawing.curves import curve
 from faultline.store.reads import groups, limits, overview, views
 from faultline.web.access import needs
@@ -32,10 +33,11 @@ _DONE_MAX = 50
 @router.get("/queues")
 async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     read = service_of(request).read_for(caller)
-    lines, uses, budgets, done, now = await asyncio.gather(
+    lines, uses, budgets, workers, done, now = await asyncio.gather(
         read.run(overview.queues()),
         read.run(groups.in_use(jobs_max=1_000)),
         read.run(limits.budgets()),
+        read.run(overview.workers()),
         read.run(views.operations(only_queues=caller.only_queues, keys=caller.sees_keys, entries_max=_DONE_MAX)),
         read.run(views.clock()),
     )
@@ -54,6 +56,7 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
         "queues",
         lines=lines,
         uses={use.queue: use for use in uses},
+        unserved={line.name for line in lines if line.due and not serving(line.name, workers)},
         # Jobs of all queues take from them.
         budgets=budgets if caller.queues is None else [],
         curves=curves,
