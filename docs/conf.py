@@ -24,7 +24,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!faultline\.).*"),  # names of other packages: their documentation is not at hand where this one is built
     ("py:obj", ".*"),  # what a docstring puts between backticks may be any piece of code
     # Type variables, and what only a type checker sees.
-    ("py:class", r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Hook|Graphs|TaskDecorator|Databases)"),
+    (
+        "py:class",
+        r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Around|OnJob|OnError|OnEnqueue|Opening|Graphs|TaskDecorator|Databases)",
+    ),
 ]
 
 html_theme = "furo"

@@ -49,11 +49,27 @@ def push(jobs: list[Attempt], devices: list[int]) -> None: ...
 async def around(job: Attempt, call: Callable[[], Awaitable[Any]]) -> Any:
     return await call()
 
+@app.on_failure
+async def tell(job: Attempt, error: BaseException) -> None: ...
+
+@app.on_enqueue
+def note(handle: JobHandle[Any], submission: Submission) -> None: ...
+
+@app.batch_task(size=3)
+async def each(texts: list[str]) -> list[int | Exception | Retry | None]:
+    return []
+
 assert_type(render.enqueue(1), JobHandle[str])
 assert_type(embed.enqueue("a"), JobHandle[float])
 assert_type(push.enqueue(7), JobHandle[None])
 embed.enqueue(7)  # refused
 push.enqueue("a")  # refused
+assert_type(each.enqueue("a"), JobHandle[int | None])
+app.on_start(tell)  # refused: there is no error
+app.on_retry(note)  # refused: a handle for the job
+app.on_enqueue(tell)  # refused: an attempt for the handle
+app.lifespan(around)  # refused: it takes something
+app.middleware(tell)  # refused: an error for the call
 app.task(executor="fork")  # refused
 
 async def good(

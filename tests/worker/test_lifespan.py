@@ -274,7 +274,7 @@ def test_hooks_that_cannot_be_called_are_refused_where_they_are_written(app: Fau
     async def enqueued(handle: Any, submission: Any) -> None: ...
 
     with pytest.raises(ConfigError, match="cannot await it"):
-        app.on_enqueue(enqueued)
+        app.on_enqueue(enqueued)  # type: ignore[type-var]
 
 
 def test_without_hooks_nothing_is_wrapped_or_noted(app: Faultline) -> None:

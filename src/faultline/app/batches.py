@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from faultline.app.attempt import Attempt
     from faultline.app.options import Duration, TaskOptions
+    from faultline.app.outcomes import AnOutcome
     from faultline.app.retrying import Backoff
     from faultline.app.tasks import Task
 
@@ -26,24 +27,29 @@ _WAIT_SECONDS_MAX = 3600.0
 
 
 class BatchDecorator(Protocol):
-    """The decorator `@app.batch_task(...)`: a function of a list becomes a task that is enqueued with one item of it."""
+    """The decorator `@app.batch_task(...)`: a function of a list becomes a task that is enqueued with one item of it.
+
+    The result of a job is an item of what it returns, without exceptions and outcomes: these are not stored as results.
+    """
 
     @overload
     def __call__(self, fn: Callable[[list[T]], Awaitable[None]], /) -> Task[[T], None]: ...
     @overload
-    def __call__(self, fn: Callable[[list[T]], Awaitable[Sequence[R]]], /) -> Task[[T], R]: ...
+    def __call__(self, fn: Callable[[list[T]], Awaitable[Sequence[R | Exception | AnOutcome]]], /) -> Task[[T], R]: ...
     @overload
     def __call__(self, fn: Callable[[list[Attempt], list[T]], Awaitable[None]], /) -> Task[[T], None]: ...
     @overload
-    def __call__(self, fn: Callable[[list[Attempt], list[T]], Awaitable[Sequence[R]]], /) -> Task[[T], R]: ...
+    def __call__(
+        self, fn: Callable[[list[Attempt], list[T]], Awaitable[Sequence[R | Exception | AnOutcome]]], /
+    ) -> Task[[T], R]: ...
     @overload
     def __call__(self, fn: Callable[[list[T]], None], /) -> Task[[T], None]: ...
     @overload
-    def __call__(self, fn: Callable[[list[T]], Sequence[R]], /) -> Task[[T], R]: ...
+    def __call__(self, fn: Callable[[list[T]], Sequence[R | Exception | AnOutcome]], /) -> Task[[T], R]: ...
     @overload
     def __call__(self, fn: Callable[[list[Attempt], list[T]], None], /) -> Task[[T], None]: ...
     @overload
-    def __call__(self, fn: Callable[[list[Attempt], list[T]], Sequence[R]], /) -> Task[[T], R]: ...
+    def __call__(self, fn: Callable[[list[Attempt], list[T]], Sequence[R | Exception | AnOutcome]], /) -> Task[[T], R]: ...
 
 
 class Batches:

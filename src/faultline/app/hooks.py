@@ -18,10 +18,17 @@ from faultline.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from faultline.app.attempt import Attempt
     from faultline.app.handle import JobHandle
     from faultline.core.model import Submission
 
-Hook = TypeVar("Hook", bound=Callable[..., Any])
+#: What the functions are called with. An error may be annotated as `Exception`, or as `BaseException`.
+Around = TypeVar("Around", bound="Callable[[Attempt, Callable[[], Any]], Any]")
+OnJob = TypeVar("OnJob", bound="Callable[[Attempt], Any]")
+OnError = TypeVar("OnError", bound="Callable[[Attempt, Any], Any]")
+OnEnqueue = TypeVar("OnEnqueue", bound="Callable[[JobHandle[Any], Submission], None]")
+Opening = TypeVar("Opening", bound="Callable[[], Any]")
+Observer = TypeVar("Observer", bound=Callable[..., Any])
 #: The observers that a worker calls.
 OBSERVED = ("start", "success", "retry", "failure")
 
@@ -56,7 +63,7 @@ class Hooks:
         super().__init__()
         self.hooks = HookTable()
 
-    def middleware(self, fn: Hook, /) -> Hook:
+    def middleware(self, fn: Around, /) -> Around:
         """Run this function around every attempt: `@app.middleware`. The first one registered is the outermost.
 
         It is called with the job and with a function that runs the rest, and returns the result of that, or another. An
@@ -68,7 +75,7 @@ class Hooks:
         self.hooks.middleware.append(_called(fn))
         return fn
 
-    def lifespan(self, fn: Hook, /) -> Hook:
+    def lifespan(self, fn: Opening, /) -> Opening:
         """Open in each worker what its jobs share, before the first job, and close it after the last: `@app.lifespan`.
 
         What it yields, a dict, is the `state` of every job. A plain generator runs in a thread of its own.
@@ -78,7 +85,7 @@ class Hooks:
         self.hooks.lifespans.append(_lifespan(fn))
         return fn
 
-    def on_enqueue(self, fn: Hook, /) -> Hook:
+    def on_enqueue(self, fn: OnEnqueue, /) -> OnEnqueue:
         """Call this function for each job that this program has enqueued: `@app.on_enqueue`.
 
         It is called where the job is enqueued, after the database has accepted it, and before a transaction of the caller
@@ -94,28 +101,28 @@ class Hooks:
         self.hooks.on_enqueue.append(fn)
         return fn
 
-    def on_start(self, fn: Hook, /) -> Hook:
+    def on_start(self, fn: OnJob, /) -> OnJob:
         """Call this function when an attempt has started: `@app.on_start`.
 
         :param fn: `async def fn(job)`, or a plain `def`, which runs in a thread.
         """
         return self._observe("start", fn, ("job",))
 
-    def on_success(self, fn: Hook, /) -> Hook:
+    def on_success(self, fn: OnJob, /) -> OnJob:
         """Call this function when a job has succeeded and that is written: `@app.on_success`.
 
         :param fn: `async def fn(job)`, or a plain `def`, which runs in a thread.
         """
         return self._observe("success", fn, ("job",))
 
-    def on_retry(self, fn: Hook, /) -> Hook:
+    def on_retry(self, fn: OnError, /) -> OnError:
         """Call this function when an attempt has failed and the job will run again: `@app.on_retry`.
 
         :param fn: `async def fn(job, error)`, or a plain `def`, which runs in a thread. The error is an exception.
         """
         return self._observe("retry", fn, ("job", "error"))
 
-    def on_failure(self, fn: Hook, /) -> Hook:
+    def on_failure(self, fn: OnError, /) -> OnError:
         """Call this function when a job has failed and will not run again: `@app.on_failure`.
 
         Also for a job whose last worker died: then by the worker that noticed.
@@ -124,7 +131,7 @@ class Hooks:
         """
         return self._observe("failure", fn, ("job", "error"))
 
-    def _observe(self, what: str, fn: Hook, takes: Sequence[str]) -> Hook:
+    def _observe(self, what: str, fn: Observer, takes: Sequence[str]) -> Observer:
         _check_call(fn, f"on_{what}", takes)
         self.hooks.observers[what].append(_called(fn))
         return fn
