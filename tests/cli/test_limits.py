@@ -127,3 +127,16 @@ def test_a_budget_is_set_shown_and_reset(dsn: str) -> None:
     assert faultline("limits", "reset-budget", "opneai", "--dsn", dsn).stdout == "there is no budget opneai\n"
     refused = faultline("limits", "set-budget", "openai", "--rate", "none", "--dsn", dsn)
     assert "must have a rate" in refused.stderr, refused.stderr
+
+
+def test_a_full_queue_without_groups_is_named_and_its_jobs_wait(queue: Driver, dsn: str) -> None:
+    queue.execute("select faultline.set_limit('one', '', '{\"concurrency\": 1}')")
+    queue.enqueue(queue="one")
+    queue.enqueue(queue="one")
+    queue.claim_one(queue="one")
+
+    shown = faultline("limits", "--dsn", dsn).stdout.splitlines()
+    found = faultline("doctor", "--dsn", dsn).stdout
+
+    assert next(line.split() for line in shown if line.startswith("one"))[:7] == ["one", "1", "1", "-", "1", "0", "1"]
+    assert "one is full: 1 permits are held, 1 jobs wait" in " ".join(found.split())

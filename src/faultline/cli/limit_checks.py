@@ -46,10 +46,10 @@ def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterato
         when = span(one.heard_seconds_ago or 0.0)
         fact = f"{one.queue}: events of its groups wait to be heard; all were last heard {when} ago"
         yield Finding("limits", WARNING, fact, "workers do it every minute: is one alive? See also who holds permits above")
-    full = [one for one in uses if one.full and one.waiting]
+    full = [one for one in uses if one.full and one.waiting + one.ungrouped]
     for one in full:
         more = "+" if one.at_least else ""
-        fact = f"{one.queue} is full: {one.holding:,} permits are held, {one.waiting:,}{more} jobs wait in groups"
+        fact = f"{one.queue} is full: {one.holding:,} permits are held, {one.waiting + one.ungrouped:,}{more} jobs wait"
         yield Finding("limits", NOTE, fact, f"as it should be, unless they wait for too long: faultline groups {one.queue}")
     passing = [one for one in uses if one.passes_groups]
     for one in passing:

@@ -31,7 +31,7 @@ def use_table(uses: Sequence[QueueUse]) -> Table:
             Text(f"{use.holding:,}", style="warning" if use.full else "running" if use.holding else "quiet"),
             screen.quiet("-") if cap is None else f"{cap:,}",
             screen.quiet("-") if use.tokens is None else f"{use.tokens:,.1f}",
-            f"{use.waiting:,}{more}",
+            f"{use.waiting + use.ungrouped:,}{more}",
             f"{use.groups_waiting:,}{more}",
             Text(f"{use.ungrouped:,}", style="warning" if use.passes_groups else ""),
             Text("paused", style="warning") if use.paused else "",
