@@ -82,4 +82,4 @@ def test_a_plain_observer_that_returns_a_coroutine_is_told(app: Faultline, log: 
 
 def test_an_async_object_cannot_observe_what_is_enqueued(app: Faultline) -> None:
     with pytest.raises(ConfigError, match="cannot await it; make it `def`"):
-        app.on_enqueue(Around())
+        app.on_enqueue(Around())  # type: ignore[type-var]
