@@ -58,8 +58,9 @@ def test_a_claim_beside_full_groups_reads_little(
         complete(queue, claim(queue, f"early/{number}", 10))
     filler.execute("select faultline.declare_queue('q', %s::jsonb)", json.dumps(declared))
     enqueue(filler, [f"full-{n}" for n in range(FULL)] * 2)
-    held = claim(filler, "filler/1", 10_000)
-    while more := claim(filler, f"filler/{len(held)}", 10_000):
+    # A few at a time: those of the last claim may be read again.
+    held: list[tuple[Any, ...]] = []
+    while more := claim(filler, f"filler/{len(held)}", 10):
         held += more
     assert len(held) == FULL
 

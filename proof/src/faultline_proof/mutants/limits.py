@@ -93,7 +93,10 @@ GUARDS: Guards = {
             "k.holding / k.weight, k.entry, k.priority",
             "k.holding / k.weight, 0, k.priority",
         ),
-        "puts who comes in behind who came in before": ("shard.entry + row_number() over () * 1e-9", "shard.turn"),
+        "puts who comes in behind who came in before": (
+            "shard.entry + row_number() over (order by s.run_at, s.group_key) * 1e-9",
+            "shard.turn",
+        ),
     },
     "open_xids": {
         "keeps its own number": (" || pg_current_xact_id()", ""),

@@ -24,7 +24,7 @@ begin
     select
       s.group_key, s.freed_group, s.priority, s.run_at, g.row_id, g.holding as was, h.holding,
       -- Behind all who came in before, and each behind the last.
-      case when g.ready then shard.turn else shard.entry + row_number() over () * 1e-9 end as entry,
+      case when g.ready then shard.turn else shard.entry + row_number() over (order by s.run_at, s.group_key) * 1e-9 end as entry,
       case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
       h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end
         and g.not_before is null and (coalesce(g.more, false) or s.priority is not null) as ready
