@@ -358,7 +358,7 @@ def test_a_job_that_does_not_start_says_what_it_waits_for(queue: Driver, dsn: st
     assert waits_for(job_id, dsn) == "a free slot: 2 workers serve its queue, with 10 jobs in hand"
     queue.run(verbs.pause("mail", "the provider\nis down"))
     waits = waits_for(job_id, dsn)
-    assert waits.startswith("its queue to be resumed (paused 0")
+    assert waits.startswith("its queue to be resumed (paused ")
     assert waits.endswith(": the provider is down)")
 
 

@@ -19,6 +19,7 @@ def test_a_key_that_was_there_before_is_that_of_its_jobs_task(queue: Driver) -> 
     queue.execute("alter table faultline.unique_keys drop column task, add primary key (queue, key)")
     queue.execute("drop index faultline.unique_keys_kept")
     queue.execute("alter table faultline.workers drop column limits")
+    queue.execute("alter table faultline.shards drop column entry")
     queue.execute("create index unique_keys_at on faultline.unique_keys (at)")
 
     (migration,) = [one for one in numbered() if one.number == 17]

@@ -167,14 +167,14 @@ def test_what_can_wait_goes_out_at_once_after_a_pause_and_then_together() -> Non
         wire.may_end.set()
         batcher = Batcher(wire.send, gather_seconds=0.03)
         for n in range(5):
-            batcher.put(n, can_wait=True)
+            batcher.put_patiently(n)
             await _turns()
             loop.moved += 0.0125
         loop.moved += 0.03
         await _turns()
         assert wire.sent == [[0], [1, 2, 3], [4]]
         loop.moved += 0.03  # a pause
-        batcher.put(5, can_wait=True)
+        batcher.put_patiently(5)
         await _turns()
         return wire.sent
 
@@ -187,12 +187,12 @@ def test_what_cannot_wait_takes_all_others_along_at_once() -> None:
         wire.may_end.set()
         batcher = Batcher(wire.send, gather_seconds=0.03)
         for n in range(3):
-            batcher.put(n, can_wait=True)
+            batcher.put_patiently(n)
             await _turns()
         loop.moved += 0.01
         batcher.put(3)
         await _turns()
-        batcher.put(4, can_wait=True)
+        batcher.put_patiently(4)
         await _turns()
         loop.moved += 0.025  # it has come, but not that of the second
         await _turns()
@@ -210,7 +210,7 @@ def test_what_can_wait_does_not_wait_while_an_item_that_cannot_is_under_way() ->
         wire = Wire()
         batcher = Batcher(wire.send, gather_seconds=0.03)
         for n in range(3):
-            batcher.put(n, can_wait=n != 1)
+            (batcher.put if n == 1 else batcher.put_patiently)(n)
             await _turns()
         wire.may_end.set()
         await _turns()
@@ -225,7 +225,7 @@ def test_many_that_can_wait_do_not_pile_up() -> None:
         wire.may_end.set()
         batcher = Batcher(wire.send, gather_seconds=0.03)
         for n in range(150):
-            batcher.put(n, can_wait=True)
+            batcher.put_patiently(n)
             await _turns()
         await batcher.close()
         return [len(batch) for batch in wire.sent]

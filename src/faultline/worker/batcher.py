@@ -1,4 +1,4 @@
-"""Send items in batches. No item waits for a batch to fill, unless it is put as one that can wait for a moment.
+"""Send items in batches. No item waits for a batch to fill, unless it is one that can wait for a moment.
 
 The first item is sent at once; items that arrive meanwhile form the next batch. So an idle system answers fast and a busy
 one sends few, large statements. Between two large batches the sender rests for a moment: one statement for a thousand jobs
@@ -51,25 +51,28 @@ class Batcher(Generic[T]):
         self._again_seconds = again_seconds
         self._waiting: list[T] = []
         self._sending: asyncio.Task[None] | None = None
-        #: Not all of those that wait can wait longer.
-        self._hurries = False
+        #: How many of those that wait can wait longer.
+        self._patient = 0
         self._sent_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def put(self, item: T, *, can_wait: bool = False) -> None:
+    def put(self, item: T) -> None:
         self._waiting.append(item)
-        if not can_wait:
-            self._hurries = True
         if self._sending is None:
             self._go_on()
 
+    def put_patiently(self, item: T) -> None:
+        """One that can wait for others."""
+        self._patient += 1
+        self.put(item)
+
     async def flushed(self) -> None:
         """Send everything now, and wait until it is sent."""
-        self._hurries = True
+        self._patient = 0
         while (sending := self._go_on()) is not None:
             await asyncio.wait([sending])
-            self._hurries = True
+            self._patient = 0
 
     def _go_on(self) -> asyncio.Task[None] | None:
         """Start a sender if items are due. The last one may have been cancelled before its first step."""
@@ -82,7 +85,7 @@ class Batcher(Generic[T]):
         """If not yet, a timer starts the sender."""
         if not self._waiting:
             return False
-        if self._hurries or len(self._waiting) >= _LARGE:
+        if len(self._waiting) > self._patient or len(self._waiting) >= _LARGE:
             return True
         loop = asyncio.get_running_loop()
         due_at = self._sent_at + self._gather_seconds
@@ -99,7 +102,7 @@ class Batcher(Generic[T]):
 
     def _hurry(self) -> None:
         self._timer = None
-        self._hurries = True
+        self._patient = 0
         self._go_on()
 
     def _done(self, _: asyncio.Task[None]) -> None:
@@ -117,7 +120,7 @@ class Batcher(Generic[T]):
     async def _drain(self) -> None:
         while self._are_due():
             batch = self._next_batch()
-            self._hurries = bool(self._waiting)
+            self._patient = 0  # what did not fit is sent next
             self._sent_at = asyncio.get_running_loop().time()
             self._stop_timer()
             try:
@@ -125,7 +128,7 @@ class Batcher(Generic[T]):
             except Exception as error:  # noqa: BLE001 - see the class
                 events.emit("send_failed", items=len(batch), error=repr(error)[:2000])
                 self._waiting[:0] = batch
-                self._hurries = True
+                self._patient = 0
                 await asyncio.sleep(self._again_seconds)
             if len(batch) >= _LARGE and len(self._waiting) < self._items_max:
                 await asyncio.sleep(self._rest_seconds)

@@ -122,7 +122,11 @@ class Completer:
         """More endings follow within moments. This one waits for them, if nothing waits for it."""
         hold = ending.hold
         can_wait = hold.lost is None and not hold.lease.in_flow and hold.lease.lease_seconds >= _GATHER_LEASE_SECONDS_MIN
-        self._kinds[type(ending)].put(ending, can_wait=can_wait and isinstance(ending, Completed))
+        batcher = self._kinds[type(ending)]
+        if can_wait and isinstance(ending, Completed):
+            batcher.put_patiently(ending)
+        else:
+            batcher.put(ending)
 
     def nothing_to_write(self, hold: Hold) -> None:
         """The lease is lost, or the job completed itself."""

@@ -69,6 +69,8 @@ GUARDS: Guards = {
         "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
         "hears what was open": ("      where x.xid < shard.seen_to\n", "      where false\n"),
         "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
+        "looks from here on where there was nothing": ("    if shard.seen_to = '0' then\n", "    if false then\n"),
+        "keeps what is open where there was nothing": ("faultline.open_xids(before, shard.seen_to)", "'{}'"),
     },
     "hear_groups": {
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),

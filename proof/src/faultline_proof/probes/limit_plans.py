@@ -94,6 +94,10 @@ def _fill_tables(hand: Session) -> None:
 def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Sessions], None]) -> None:
     q, filler = sessions.open(), sessions.open()
     begin(sessions)
+    # What is deleted from now on stays, and its entries, too.
+    late = sessions.open()
+    late.begin()
+    late.execute("select pg_current_xact_id()")
     sessions.clock.take()
     limit(q, "*", concurrency=1)
     limit(q, "strict", ordered=True)

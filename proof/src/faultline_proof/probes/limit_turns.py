@@ -234,6 +234,19 @@ def a_group_whose_time_was_set_by_a_clock_ahead_is_seen(sessions: Sessions) -> N
     _expect_served(q, "ahead")
 
 
+@probe("hear", "fold_queue", "fold")
+def what_was_open_when_there_was_nothing_to_hear_is_heard(sessions: Sessions) -> None:
+    q, late = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    late.begin()
+    put(late, "late", 1)
+    sessions.clock.advance(120)
+    q.execute("select faultline.fold()")
+    late.commit()
+    _expect_served(q, "late")
+
+
 @probe("fold")
 def a_fold_holds_the_locks_of_few_queues(sessions: Sessions) -> None:
     q = sessions.open()

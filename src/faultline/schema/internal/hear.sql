@@ -12,9 +12,17 @@ as $$
 #variable_conflict use_column
 declare
   cluster constant text := faultline.cluster();
+  -- Older than what has_events sees: an event that it does not see is open here, or newer.
+  before constant pg_snapshot := pg_current_snapshot();
   heard record;
 begin
   if not faultline.has_events(shard) then
+    if shard.seen_to = '0' then
+      -- There is nothing from the beginning on. Without this, every look would walk all that was heard before.
+      shard.cluster := cluster;
+      shard.seen_to := pg_snapshot_xmax(before);
+      shard.seen_open := faultline.open_xids(before, shard.seen_to);
+    end if;
     return;
   end if;
   if shard.cluster <> cluster or shard.seen_to > pg_snapshot_xmax(pg_current_snapshot()) then
