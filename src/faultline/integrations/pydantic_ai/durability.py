@@ -69,7 +69,7 @@ class Approval:
     """What a person says to a tool call. A plain `true` or `false` will do."""
 
     approved: bool
-    #: What the model is watched when the call was not approved.
+    #: What the model is told when the call was not approved.
     message: str | None = None
     #: To call the tool with these arguments instead.
     arguments: dict[str, Any] | None = None

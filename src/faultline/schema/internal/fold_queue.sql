@@ -48,7 +48,7 @@ begin
       set ready = g.more, not_before = null
       where g.queue = fold_queue.queue and g.shard = nth and g.not_before is not null
         and g.epoch > extract(epoch from due) + 1;
-      -- Claims would not see it.
+      -- A group that stands before the turn of its shard: claims would not see it.
       update faultline.groups g
       set turn = shard.entry
       where g.queue = fold_queue.queue and g.shard = nth and g.ready and g.load = 0 and g.turn < shard.turn;
