@@ -119,6 +119,28 @@ async def its_completion_takes_too_long(job: Job, scene: Scene) -> None:
             tx.complete("early")
 
 
+#: A commit ends with what its deferred triggers do.
+AT_ITS_COMMIT = """
+    create temp table written (n int) on commit drop;
+    create function pg_temp.at_commit() returns trigger language plpgsql as $$ begin {}; return null; end $$;
+    create constraint trigger at_commit after insert on written deferrable initially deferred
+    for each row execute function pg_temp.at_commit();
+    insert into written values (1)"""
+
+
+async def its_commit_waits_too_long(job: Job, scene: Scene) -> None:
+    """Nor is the commit."""
+    with locked(scene.dsn, "faultline.ledger"):
+        async with job.transaction() as tx:
+            await tx.execute(AT_ITS_COMMIT.format("lock table faultline.ledger in row exclusive mode"))
+            await tx.execute("set local lock_timeout = '50ms'")
+
+
+async def refused_at_its_commit(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute(AT_ITS_COMMIT.format("raise exception 'the books do not balance'"))
+
+
 async def idle_for_too_long(job: Job, scene: Scene) -> None:
     """Because another task blocked the event loop, for all that anybody knows."""
     async with job.transaction() as tx:
@@ -304,11 +326,12 @@ BY_THE_DATABASE: list[Misfortune] = [
     cancelled_in_a_savepoint, cancelled_while_it_completes, its_completion_waits_too_long,
     its_completion_takes_too_long, internal_error, wrapped_inside, swallowed_inside, swallowed_before_a_step,
     cancelled_while_it_fetches, cancelled_while_it_copies,
-    copied_onto_a_full_disk, idle_for_too_long,
+    copied_onto_a_full_disk, idle_for_too_long, its_commit_waits_too_long,
 ]  # fmt: skip
 
 
 BY_THE_TASK: list[Misfortune] = [
     another_database_lost, mistake_in_sql, handled_then_another, raised_from_none, own_statement_timeout, own_lock_timeout,
     no_wait, no_wait_out_of_a_stream, duplicate, another_role, mistake_before_a_step,
+    refused_at_its_commit,
 ]  # fmt: skip

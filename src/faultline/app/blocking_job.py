@@ -30,7 +30,7 @@ from faultline.store.joining import Joined, joined
 from faultline.store.joining.faults import as_psycopg
 from faultline.store.lending import Loan, beside
 from faultline.store.reads import views
-from faultline.store.translation import connection_was_lost, is_about_data, translated
+from faultline.store.translation import connection_was_lost, is_about_data, is_about_the_moment, translated
 from faultline.store.verbs import graphs, streams
 from faultline.store.wires import wire
 
@@ -254,8 +254,10 @@ class BlockingJob(BlockingFlows):
             with wire(self._database.host.faults, "commit", connection):
                 connection.execute("commit")
         except Exception as error:
-            transaction.met(error)
-            if not connection_was_lost(as_psycopg(error)):
+            same = as_psycopg(error)
+            # A trigger of the task's may run now, and refuse. But no limit that the task has set is for the commit.
+            transaction.met(error, ours=same is not None and is_about_the_moment(same))
+            if not connection_was_lost(same):
                 self._look_up_commit(transaction)
                 raise
             self._resolve_unknown_commit(transaction, error)

@@ -29,7 +29,7 @@ from faultline.store.joining import AsyncJoined, ajoined
 from faultline.store.joining.faults import as_psycopg
 from faultline.store.lending import Loan, beside
 from faultline.store.reads import views
-from faultline.store.translation import connection_was_lost, is_about_data, translated
+from faultline.store.translation import connection_was_lost, is_about_data, is_about_the_moment, translated
 from faultline.store.verbs import graphs, streams
 from faultline.store.wires import wire
 
@@ -257,8 +257,10 @@ class Job(Flows):
             with wire(self._database.host.faults, "commit", connection):
                 await connection.execute("commit")
         except Exception as error:
-            transaction.met(error)
-            if not connection_was_lost(as_psycopg(error)):
+            same = as_psycopg(error)
+            # A trigger of the task's may run now, and refuse. But no limit that the task has set is for the commit.
+            transaction.met(error, ours=same is not None and is_about_the_moment(same))
+            if not connection_was_lost(same):
                 await self._look_up_commit(transaction)
                 raise
             await self._resolve_unknown_commit(transaction, error)
