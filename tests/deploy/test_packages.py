@@ -107,7 +107,7 @@ def test_every_extra_that_the_documentation_and_messages_name_exists(wheel: Path
     }
 
     assert named <= set(metadata_of(wheel).get_all("Provides-Extra") or [])
-    assert {"django", "flask", "otel", "pydantic-ai", "server"} <= named
+    assert {"django", "flask", "openai-agents", "otel", "pydantic-ai", "server"} <= named
 
 
 def test_a_wheel_built_from_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ def test_the_agent_asks_before_it_deletes_starts_over_and_shows_tokens(dsn: str)
     assert said[-2:] == ["answer: Ada is customer 1. Grace, customer 2, is deleted.", "customers left: {1: 'Ada'}"]
 
 
-def test_the_agent_of_pydantic_ai_asks_before_it_deletes_and_repeats_nothing(dsn: str) -> None:
-    said = run("agent_pydantic_ai", dsn)
+@pytest.mark.parametrize("example", ["agent_pydantic_ai", "agent_openai_agents"])
+def test_the_agent_of_a_framework_asks_before_it_deletes_and_repeats_nothing(dsn: str, example: str) -> None:
+    said = run(example, dsn)
 
     assert said == [
         "the program runs, under token 1",

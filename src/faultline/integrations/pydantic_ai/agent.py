@@ -15,13 +15,10 @@ from pydantic_ai.output import OutputDataT
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import FunctionToolset
 
-from faultline.app.current import current_job
-from faultline.app.job import Job
 from faultline.app.steps import Step
 from faultline.core.errors import ConfigError
-from faultline.flow.calls import branch_around
-from faultline.integrations.pydantic_ai.conductor import Conductor, conducting
-from faultline.integrations.pydantic_ai.durability import Durability, StepOptions, retries_of_models
+from faultline.integrations.agents.conductor import Conductor, flow_here
+from faultline.integrations.pydantic_ai.durability import Durability, retries_of_models
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
 
     from faultline.app.options import Duration
+    from faultline.integrations.agents.conductor import StepOptions
 
 
 class Began(TypedDict):
@@ -119,7 +117,7 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         :param options: As those of the agent that it wraps. `timeout`, `cancellation_token` and `toolsets` are refused in a
             flow.
         """
-        job = self._job()
+        job = flow_here()
         if job is None:
             plain: AgentRunResult[Any] = await self.wrapped.run(user_prompt, output_type=output_type, **options)
             return plain
@@ -131,7 +129,7 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         if "conversation" not in given and not any(one.conversation_id for one in history):
             given.setdefault("conversation_id", conversation_id_from_run_id(given["run_id"]))
         given["capabilities"] = [*(options.get("capabilities") or ()), self._durability]
-        conductor = Conductor(job, self._asked_for_tools(), _open_calls(history))
+        conductor = Conductor(job, _calls_in, self._asked_for_tools(), _open_calls(history))
         result: AgentRunResult[Any] = await conductor.conduct(lambda: self.wrapped.run(user_prompt, **given))
         _keep_times(result.new_messages(), datetime.fromisoformat(began["at"]))
         return result
@@ -143,30 +141,13 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         :param args: As those of the agent that it wraps.
         :param options: Likewise.
         """
-        if self._job() is not None:
+        if flow_here() is not None:
             raise ConfigError(
                 "in a flow, an agent is run with `await agent.run(...)`: what it does node by node has no numbers there."
                 " To show what comes, give DurableAgent a `stream` or an `event_stream_handler`"
             )
         async with self.wrapped.iter(*args, **options) as run:
             yield run
-
-    def _job(self) -> Job | None:
-        """The flow that runs here; None: there is none, or this is a part of one of its steps."""
-        job = current_job()
-        if job is None:
-            return None
-        if not isinstance(job, Job):
-            raise ConfigError(
-                f"job {job.id}: an agent is run in a task that is `async def` and takes `job: Job` as its first parameter"
-            )
-        if job.program is not None and branch_around(job.program) is None:
-            return None
-        if conducting.get() is not None:
-            raise ConfigError(
-                f"job {job.id}: an agent runs another one outside of a step, in each run again; run it in a tool"
-            )
-        return job
 
     def _asked_for_tools(self) -> list[str]:
         """The toolsets whose tools are not known before they are asked."""
@@ -200,6 +181,11 @@ def _open_calls(history: Sequence[ModelMessage]) -> list[str]:
     """The tool calls that the model has asked for last."""
     last = next((one for one in reversed(history) if isinstance(one, ModelResponse)), None)
     return [] if last is None else [one.tool_call_id for one in last.tool_calls]
+
+
+def _calls_in(response: Any) -> list[str]:
+    parts = response.get("parts", ()) if isinstance(response, dict) else ()
+    return [str(part["tool_call_id"]) for part in parts if part.get("part_kind") == "tool-call"]
 
 
 def _keep_times(messages: Sequence[ModelMessage], began: datetime) -> None:

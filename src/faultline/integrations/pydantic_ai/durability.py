@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_ai import exceptions
 from pydantic_ai.durable_exec import (
@@ -27,10 +25,10 @@ from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 
 from faultline.app.current import current_job
 from faultline.app.job import Job
-from faultline.app.steps import Retries, Step
+from faultline.app.steps import Retries
 from faultline.core.bounds import STEP_NAME_LENGTH_MAX
-from faultline.flow.calls import within
-from faultline.integrations.pydantic_ai.conductor import conducting, track_of_toolset
+from faultline.integrations.agents.approvals import question
+from faultline.integrations.agents.conductor import StepOptions, conducting, track_of_toolset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import DeferredToolRequests
 
     from faultline.app.options import Duration
+    from faultline.integrations.agents.approvals import Approval
 
 #: Errors after which the same request may succeed.
 PASSING = (
@@ -51,28 +50,8 @@ PASSING = (
     exceptions.ModelServerError,
     exceptions.ModelConnectionError,
 )
-#: The key of a tool's metadata that holds its `StepOptions`.
+#: The key of a tool's metadata that holds its `StepOptions`: `metadata={"faultline": {"retries": 3}}`.
 METADATA = "faultline"
-
-
-class StepOptions(TypedDict, total=False):
-    """How a step is run. As a tool's metadata: `metadata={"faultline": {"retries": 3}}`."""
-
-    #: How often it is tried again.
-    retries: Retries | int
-    #: How long one try may take.
-    timeout: Duration | None
-
-
-@dataclass(frozen=True)
-class Approval:
-    """What a person says to a tool call. A plain `true` or `false` will do."""
-
-    approved: bool
-    #: What the model is told when the call was not approved.
-    message: str | None = None
-    #: To call the tool with these arguments instead.
-    arguments: dict[str, Any] | None = None
 
 
 def retries_of_models(times: int = 4, **words: Any) -> Retries:
@@ -190,17 +169,11 @@ class Durability(BaseDurabilityCapability[Any]):
         conductor = conducting.get()
         if conductor is None or self._approvals is None or not requests.approvals:
             return await super().handle_deferred_tool_calls(ctx, requests=requests)
-        answers = await asyncio.gather(
-            *(conductor.ask(one.tool_call_id, self._question(one.tool_name)) for one in requests.approvals)
-        )
+        asked = [question(self._approvals, one.tool_name, self._approval_timeout) for one in requests.approvals]
+        calls = zip(requests.approvals, asked, strict=True)
+        answers = await asyncio.gather(*(conductor.ask(one.tool_call_id, call) for one, call in calls))
         given = zip(requests.approvals, answers, strict=True)
         return DeferredToolResults(approvals={one.tool_call_id: _verdict(answer) for one, answer in given})
-
-    def _question(self, tool: str) -> Callable[[Job], Any]:
-        name, timeout = f"{self._approvals}:{tool}"[:STEP_NAME_LENGTH_MAX], self._approval_timeout
-        words: dict[str, Any] = {} if timeout is None else {"timeout": timeout, "default": None}
-        # What was sent before the question, or to another one, is no answer to it.
-        return lambda job: job.receive(name, bool | Approval, fresh=True, **words)
 
 
 class Backend(DurableOperationBackend[StepOptions]):
@@ -239,23 +212,13 @@ class Bound:
             return await operation.handler(params)
         name = self._durability.named(_said(operation, params))
         options: Any = self._durability.options(operation.config_role) if config is None else config
-        context = copy_context()
 
         async def body() -> Any:
-            # What the operation does is a part of the step: it makes no calls of the flow, nor do agents that it runs.
-            conducting.set(None)
-            with within(name), durable_unit_scope():
+            with durable_unit_scope():
                 return operation.result_codec.dump(await operation.handler(params))
 
-        async def run() -> Any:
-            # With what the agent's own task knows, such as the trace that it is in.
-            return await asyncio.get_running_loop().create_task(body(), context=context)
-
-        step: Step[..., Any] = Step(run, name=name, **options)
-        if operation.config_role == "model":
-            stored = await conductor.ask_model(lambda job: job.do(step))
-        else:
-            stored = await conductor.ask(_track(operation, params), lambda job: job.do(step))
+        asks_model = operation.config_role == "model"
+        stored = await conductor.step(name, body, options, track=_track(operation, params), is_request=asks_model)
         return operation.result_codec.load(stored)
 
 
@@ -294,11 +257,7 @@ def _text_in(event: AgentStreamEvent) -> str | None:
     return None
 
 
-def _verdict(answer: bool | Approval | None) -> ToolApproved | ToolDenied:  # noqa: FBT001 - what a person sent
-    if answer is None:
-        return ToolDenied("Nobody approved this tool call in time.")
-    if isinstance(answer, bool):
-        answer = Approval(answer)
+def _verdict(answer: Approval) -> ToolApproved | ToolDenied:
     if answer.approved:
         return ToolApproved(override_args=answer.arguments)
     return ToolDenied() if answer.message is None else ToolDenied(answer.message)

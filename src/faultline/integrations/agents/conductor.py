@@ -11,14 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from faultline.app.current import current_job
+from faultline.app.job import Job
+from faultline.app.steps import Step
+from faultline.core.errors import ConfigError
+from faultline.flow.calls import branch_around, within
 from faultline.flow.ending import RunEnded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
-    from faultline.app.job import Job
+    from faultline.app.options import Duration
+    from faultline.app.steps import Retries
 
 #: What belongs to no tool call and no toolset.
 OTHER = "other"
@@ -27,6 +33,31 @@ _SOON_SECONDS = 0.05
 
 #: The conductor of the run that this code belongs to; None: it is part of a step, or of no run.
 conducting: ContextVar[Conductor | None] = ContextVar("conductor", default=None)
+
+
+class StepOptions(TypedDict, total=False):
+    """How a step is run."""
+
+    #: How often it is tried again.
+    retries: Retries | int
+    #: How long one try may take.
+    timeout: Duration | None
+
+
+def flow_here() -> Job | None:
+    """The flow in which an agent is run here; None: there is none, or this is a part of one of its steps."""
+    job = current_job()
+    if job is None:
+        return None
+    if not isinstance(job, Job):
+        raise ConfigError(
+            f"job {job.id}: an agent is run in a task that is `async def` and takes `job: Job` as its first parameter"
+        )
+    if job.program is not None and branch_around(job.program) is None:
+        return None
+    if conducting.get() is not None:
+        raise ConfigError(f"job {job.id}: an agent runs another one outside of a step, in each run again; run it in a tool")
+    return job
 
 
 class Asked:
@@ -51,11 +82,21 @@ class Track:
 class Conductor:
     """Makes the calls of one run of an agent, in the branch that has started the run."""
 
-    def __init__(self, job: Job, toolsets: Iterable[str], called: Sequence[str] = ()) -> None:
-        """:param toolsets: Names of those that are asked for their tools.
+    def __init__(
+        self,
+        job: Job,
+        calls_in: Callable[[Any], Sequence[str]],
+        toolsets: Iterable[str] = (),
+        called: Sequence[str] = (),
+    ) -> None:
+        """:param calls_in: The ids of the tool calls in a model's response, as it is stored.
+        :param toolsets: Names of those that are asked for their tools.
         :param called: Ids of the tool calls with which the run begins.
         """
         self.job = job
+        #: What the tools of this round have failed with, by their track.
+        self._failures: dict[str, Exception] = {}
+        self._calls_in = calls_in
         self._toolsets = sorted(toolsets)
         self._requests: asyncio.Queue[Asked | None] = asyncio.Queue()
         self._tracks: dict[str, Track] = {}
@@ -76,13 +117,49 @@ class Conductor:
                 asked = await self._requests.get()
                 if asked is None:
                     return await running
-                await self._make(asked, opens=True)
+                await self._make(asked)
         finally:
             if not running.done():
                 running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
+    @property
+    def failure(self) -> Exception | None:
+        """Of several tools that have failed beside each other, the same one in every run, whichever was quicker."""
+        return next((self._failures[name] for name in self._tracks if name in self._failures), None)
+
     # The agent's side
+
+    async def step(
+        self,
+        name: str,
+        body: Callable[[], Awaitable[Any]],
+        options: StepOptions,
+        *,
+        track: str | None,
+        is_request: bool = False,
+    ) -> Any:
+        """Run something as a step. It is a part of that: it makes no calls of the flow, nor do agents that it runs.
+
+        :param name: Running jobs know the step by that: it stays the same.
+        :param track: That of a tool call or a toolset.
+        :param is_request: It asks the model, between two rounds of tools.
+        """
+        context = copy_context()
+
+        async def part() -> Any:
+            conducting.set(None)
+            with within(name):
+                return await body()
+
+        async def run() -> Any:
+            # With what the agent's own task knows, such as the trace that it is in.
+            return await asyncio.get_running_loop().create_task(part(), context=context)
+
+        step: Step[..., Any] = Step(run, name=name, **options)
+        if is_request:
+            return await self.ask_model(lambda job: job.do(step))
+        return await self.ask(track, lambda job: job.do(step))
 
     async def ask_model(self, call: Callable[[Job], Awaitable[Any]]) -> Any:
         """Make a call between two rounds of tools."""
@@ -108,6 +185,7 @@ class Conductor:
         left = [one for track in self._tracks.values() for one in _emptied(track)]
         names = [OTHER, *(track_of_toolset(one) for one in self._toolsets), *called]
         self._tracks = {name: Track(name) for name in names}
+        self._failures = {}
         for one in left:
             self._tracks[OTHER].queue.put_nowait(one)
 
@@ -117,7 +195,7 @@ class Conductor:
 
     async def _serve(self, track: Track) -> None:
         while (asked := await self._next(track)) is not None:
-            await self._make(asked)
+            await self._make(asked, track.name)
 
     async def _next(self, track: Track) -> Asked | None:
         while True:
@@ -129,35 +207,31 @@ class Conductor:
             if not isinstance(found, asyncio.Event):
                 return found
 
-    async def _make(self, asked: Asked, *, opens: bool = False) -> None:
-        """Make a call and answer with what came of it."""
+    async def _make(self, asked: Asked, track: str | None = None) -> None:
+        """Make a call and answer with what came of it. Without a track it asks the model: a new round of tools begins."""
         try:
             result = await asked.call(self.job)
         except RunEnded:
             self._waits.set()
-            for track in self._tracks.values():
-                track.queue.put_nowait(self._waits)
+            for one in self._tracks.values():
+                one.queue.put_nowait(self._waits)
             raise
         except Exception as error:  # noqa: BLE001 - the agent gets it
-            if opens:
+            if track is None:
                 self._open(())
+            else:
+                self._failures.setdefault(track, error)
             if not asked.answer.done():
                 asked.answer.set_exception(error)
         else:
-            if opens:
-                self._open(calls_in(result))
+            if track is None:
+                self._open(self._calls_in(result))
             if not asked.answer.done():
                 asked.answer.set_result(result)
 
 
 def track_of_toolset(name: str) -> str:
     return f"toolset {name}"
-
-
-def calls_in(response: Any) -> list[str]:
-    """The ids of the tool calls in a model's response, as it is stored."""
-    parts = response.get("parts", ()) if isinstance(response, dict) else ()
-    return [str(part["tool_call_id"]) for part in parts if part.get("part_kind") == "tool-call"]
 
 
 def _named(serve: Callable[[Track], Awaitable[None]], name: str) -> Callable[[Track], Awaitable[None]]:

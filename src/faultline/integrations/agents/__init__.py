@@ -1,0 +1,1 @@
+"""What the integrations with frameworks for agents share."""
