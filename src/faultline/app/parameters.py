@@ -7,6 +7,7 @@ those of others. A dataclass, a date, a UUID, … is read again before the funct
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -170,6 +171,10 @@ def _arrives(value: Any, read: Any) -> str:
     kind, other, name = type(value).__name__, type(read).__name__, values.changed_field(value, read)
     if name is not None:
         how = f"with another value of {name}"
+    elif isinstance(value, OrderedDict) and kind == other and value == dict(read):
+        how = "in another order"
+    elif isinstance(value, defaultdict) and kind == other and value.default_factory is not read.default_factory:
+        how = "with another factory"
     elif isinstance(value, timedelta) and kind == other:
         how = f"as {read}"
     else:

@@ -82,6 +82,8 @@ def _is_read(annotation: Any) -> bool:  # noqa: PLR0911, C901 - one line for eac
         return True
     if hasattr(kind, "__required_keys__"):
         return any(_is_read(bare(one)) for one in hints(kind).values())
+    if issubclass(kind, dict) and kind is not dict:
+        return True
     if issubclass(kind, Mapping):
         return bool(parts) and (parts[0] not in (str, Any) or any(map(_is_read, parts[1:])))
     if issubclass(kind, Enum | tuple | AbstractSet | deque):

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
@@ -29,6 +29,8 @@ from faultline.values.writing import PLAIN, plain
 Read = Callable[[Any], Any]
 
 _SHOWN_MAX = 60
+#: Called without arguments, these make what a defaultdict of them begins with.
+_EMPTY = (int, float, str, bool, list, dict, set, Counter)
 
 
 class Misfit(Exception):
@@ -108,7 +110,7 @@ def _structured(kind: type, parts: tuple[Any, ...]) -> Read:  # noqa: C901, PLR0
     if issubclass(kind, tuple):
         return _tuple(kind, parts)
     if issubclass(kind, Mapping):
-        return _typed_dict(kind, parts) if hasattr(kind, "__required_keys__") else _mapping(parts)
+        return _typed_dict(kind, parts) if hasattr(kind, "__required_keys__") else _mapping(kind, parts)
     if not issubclass(kind, str | bytes) and issubclass(kind, Iterable):
         return _items(kind, parts)
     if kind in (str, int, float, bool):
@@ -268,17 +270,38 @@ def _items(kind: type, parts: tuple[Any, ...]) -> Read:
     return read
 
 
-def _mapping(parts: tuple[Any, ...]) -> Read:
+def _mapping(kind: type, parts: tuple[Any, ...]) -> Read:
+    of_key, of_item = (*parts[:1], Any)[0], int if kind is Counter else (*parts[1:], Any)[0]
+    made: Any = None
+    if kind is defaultdict:
+        made = _with_default(of_item)
+    elif issubclass(kind, dict) and kind is not dict:
+        made = kind
+
     @cache
     def readers() -> tuple[Read, Read]:
-        of_key, of_item = parts if len(parts) > 1 else (Any, Any)
         return _key(of_key), reader(of_item)
 
     def read(value: Any) -> Any:
         key, item = readers()
-        return {key(name): item(one) for name, one in _expect(value, dict).items()}
+        found = {key(name): item(one) for name, one in _expect(value, dict).items()}
+        return found if made is None else made(found)
 
     return read
+
+
+def _with_default(of_item: Any) -> Callable[[dict[Any, Any]], defaultdict[Any, Any]]:
+    """What a defaultdict makes of a missing key is a function, and not stored. By its annotation it is known for these."""
+    kind = typing.get_origin(of_item) or of_item
+
+    def made(found: dict[Any, Any]) -> defaultdict[Any, Any]:
+        if kind not in _EMPTY:
+            raise Misfit(
+                f"{short(found)} cannot be a defaultdict of {name_of(of_item)}: its factory is not stored; use a dict"
+            )
+        return defaultdict(kind, found)
+
+    return made
 
 
 def _key(annotation: Any) -> Read:

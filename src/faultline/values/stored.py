@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date, timedelta
@@ -159,7 +159,11 @@ def changed_field(value: Any, read: Any) -> str | None:
 def _has_same_kinds(value: Any, read: Any, inside: tuple[type, ...]) -> bool:
     if isinstance(value, dict) and isinstance(read, dict):
         # By their keys: what is stored may come back in another order. Two keys may have the same text.
-        return len(read) == len(value) and all(_has_same_item(key, item, read, inside) for key, item in value.items())
+        return (
+            _is_same_dict(value, read)
+            and len(read) == len(value)
+            and all(_has_same_item(key, item, read, inside) for key, item in value.items())
+        )
     if hasattr(value, "_fields") and isinstance(read, list):
         return False  # a NamedTuple; as a tuple it is still what it was
     if isinstance(value, list | tuple) and isinstance(read, list | tuple):
@@ -198,6 +202,15 @@ def _are_same_members(value: AbstractSet[Any], read: AbstractSet[Any], inside: t
         return Counter(type(one) for one in watched if not isinstance(one, PLAIN))
 
     return len(read) == len(value) and kinds(read) == kinds(value)
+
+
+def _is_same_dict(value: dict[Any, Any], read: dict[Any, Any]) -> bool:
+    """Whether it is of the same class, where the annotation names one; for that, it must have all that is its own."""
+    if dict in (type(value), type(read)):
+        return True
+    if type(value) is not type(read) or (isinstance(value, OrderedDict) and list(value) != list(read)):
+        return False
+    return getattr(value, "default_factory", None) is getattr(read, "default_factory", None)
 
 
 def _has_same_item(key: Any, item: Any, read: dict[Any, Any], inside: tuple[type, ...]) -> bool:

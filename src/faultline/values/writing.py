@@ -16,13 +16,24 @@ from uuid import UUID
 
 import orjson
 
+from faultline.core.errors import JobRejected
 from faultline.values import kinds
 
 PLAIN = (str, int, float, bool, type(None))
+
+
+def _moment(value: datetime | time) -> str:
+    """As text, with its offset. Where it has none, nothing would say that it is the second of an hour that comes twice."""
+    if (value.fold or value.tzinfo is not None) and value.utcoffset() is None:
+        what = "is the second one of an hour that comes twice" if value.fold else "has a time zone without an offset"
+        raise JobRejected(f"{value!r} {what}, which would be lost; give it an offset, as value.astimezone(UTC) has it")
+    return value.isoformat()
+
+
 _WRITERS: dict[type, Callable[[Any], Any]] = {
-    datetime: datetime.isoformat,
+    datetime: _moment,
     date: date.isoformat,
-    time: time.isoformat,
+    time: _moment,
     timedelta: timedelta.total_seconds,
     UUID: str,
     Decimal: str,
