@@ -205,6 +205,7 @@ def test_a_call_that_takes_too_long_fails_its_jobs(app: Faultline, log: io.Strin
     over.set()
 
     assert all("timed out after 0.2 s" in str(one) for one in found)
+    assert all(f"in {'ahangs' if kind == 'async' else 'hangs'}\n" in str(one) for one in found)
     assert len(logged(log, "thread_abandoned")) == (kind == "blocking")
 
 

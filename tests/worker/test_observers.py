@@ -16,7 +16,7 @@ from tests.worker.working import logged, results, work
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from faultline import Attempt
     from tests.driver import Driver
@@ -253,5 +253,29 @@ def test_a_timeout_says_where_the_task_was(app: Faultline) -> None:
 
     error = str(results(app, [slow.enqueue()])[0])
 
+    assert "in slow\n" in error
+    assert "in asks_a_bank\n" in error
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_a_timeout_says_where_the_thread_of_the_task_was(app: Faultline, around: bool) -> None:  # noqa: FBT001
+    let_go = threading.Event()
+    if around:
+
+        @app.middleware
+        async def passes(job: Attempt, call: Callable[[], Awaitable[Any]]) -> Any:
+            return await call()
+
+    def asks_a_bank() -> None:
+        let_go.wait(60)
+
+    @app.task(timeout=0.2, max_attempts=1)
+    def slow() -> None:
+        asks_a_bank()
+
+    error = str(results(app, [slow.enqueue()])[0])
+    let_go.set()
+
+    assert "TimedOut: timed out after 0.2 s" in error
     assert "in slow\n" in error
     assert "in asks_a_bank\n" in error

@@ -190,6 +190,8 @@ def test_a_process_that_holds_its_interpreter_is_killed_when_its_time_is_up(app:
     error, gaps = work(app, story, task_processes=1)
 
     assert "TimedOut: timed out after 0.5 s; its process was killed" in str(error)
+    assert ", in hold_interpreter\n" in str(error)  # where it was
+    assert "task_process_main.py" not in str(error)
     assert max(gaps) < 10  # the loop went on
     until(lambda: not lives(int(file.read_text())))
 

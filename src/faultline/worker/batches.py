@@ -120,8 +120,11 @@ class BatchCalls:
             call.cancel()
             raise
         if not done:
+            where = self._threads.stack(call)
             await self._abandon(gathering, call)
-            raise TimedOut(f"timed out after {limit:g} s")
+            if batch.is_async and call.done() and not call.cancelled():
+                where = call.result()[1].__traceback__ if call.result()[0] else None
+            raise TimedOut(f"timed out after {limit:g} s").with_traceback(where)
         raised, value = call.result()
         if raised:
             raise value

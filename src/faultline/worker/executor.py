@@ -384,14 +384,16 @@ class Executor:
                 over = TIMED_OUT
                 # A thread cannot be stopped. It goes on, but can write nothing more.
                 self._stop.is_stuck(hold, self._threads.abandon(outcome), is_async=False)
-                raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
+                why = f"timed out after {limit:g} s; its thread was abandoned and can write nothing more"
+                raise TimedOut(why).with_traceback(self._threads.stack(outcome))
             return outcome.result()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             stuck = self._threads.abandon(outcome)
             if hold.lost is None and not self._stop.cancels_jobs and not outcome.done():
                 # The time is up for it and the middleware around it.
                 over = TIMED_OUT
                 self._stop.is_stuck(hold, stuck, is_async=False)
+                error.with_traceback(self._threads.stack(outcome))
             raise
         finally:
             if job is not None:

@@ -30,6 +30,7 @@ from faultline.core.running import running
 from faultline.worker.around import around_blocking
 from faultline.worker.hold import Hold
 from faultline.worker.memory import memory_bytes
+from faultline.worker.stacks import answer_with
 from faultline.worker.tally import Tally
 from faultline.worker.task_processes import LENGTH, Remade
 
@@ -45,6 +46,7 @@ _OF_RECORDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 def main() -> None:
     wire = _Wire(socket.socket(fileno=int(sys.argv[1])))
+    answer_with(int(sys.argv[2]))
     setup = wire.receive()
     if setup is None:
         return

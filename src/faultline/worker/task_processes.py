@@ -20,10 +20,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.outcomes import Snooze
+from faultline.app.texts import storable
 from faultline.core import events
 from faultline.core.forks import keep_from_forks
 from faultline.core.running import running
 from faultline.worker.endings import TimedOut
+from faultline.worker.stacks import Dump
 from faultline.worker.threads import Threads
 
 if TYPE_CHECKING:
@@ -156,8 +158,15 @@ class TaskProcesses:
 
 
 class TaskProcess:
-    def __init__(self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        dump: Dump,
+    ) -> None:
         self._process = process
+        self._dump = dump
         self._writer = writer
         self._answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._hold: Hold | None = None
@@ -170,15 +179,18 @@ class TaskProcess:
     async def start(cls, functions: list[tuple[str, str]]) -> TaskProcess:
         ours, theirs = socket.socketpair()
         keep_from_forks(ours)
-        command = [sys.executable, "-P", "-m", "faultline.worker.task_process_main", str(theirs.fileno())]
+        dump = Dump()
+        given = [theirs.fileno(), dump.fileno()]
+        command = [sys.executable, "-P", "-m", "faultline.worker.task_process_main", *map(str, given)]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             # In its own session: a Ctrl-C in the terminal is for the worker, which lets its jobs finish.
             process = subprocess.Popen(  # noqa: ASYNC220 - takes a few milliseconds, once for many jobs
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environ, start_new_session=True
+                command, stdin=subprocess.DEVNULL, pass_fds=given, env=environ, start_new_session=True
             )
         except OSError:
             ours.close()
+            dump.close()
             raise
         finally:
             theirs.close()
@@ -195,7 +207,7 @@ class TaskProcess:
             "main_path": None if spec is not None else getattr(main, "__file__", None),
             "level": logging.getLogger().level,
         }
-        started = cls(process, reader, writer)
+        started = cls(process, reader, writer, dump)
         started._send(setup)
         return started
 
@@ -218,7 +230,11 @@ class TaskProcess:
             async with asyncio.timeout(limit):
                 raised, value, self._memory = await self._answer
         except TimeoutError as error:
-            raise TimedOut(f"timed out after {limit:g} s; its process was killed") from error
+            late = TimedOut(f"timed out after {limit:g} s; its process was killed")
+            where = await self._dump.asked(self._process.pid)
+            if where:
+                vars(late)["__faultline_text__"] = storable(f"TimedOut: {late}\n{where}".rstrip())
+            raise late from error
         self.is_busy = False
         self._hold = None
         self._jobs += 1
@@ -250,7 +266,10 @@ class TaskProcess:
 
     def wait(self) -> int:
         """Blocks."""
-        return self._process.wait()
+        try:
+            return self._process.wait()
+        finally:
+            self._dump.close()
 
     def _send(self, message: object) -> None:
         frame = pickle.dumps(message)

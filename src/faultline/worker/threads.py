@@ -12,9 +12,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import forks
+from faultline.worker import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 
 class Threads:
@@ -26,6 +28,8 @@ class Threads:
     def __init__(self) -> None:
         #: Abandoned calls that have not returned. Used by the event loop only.
         self._abandoned: set[asyncio.Future[Any]] = set()
+        #: In which thread each call runs.
+        self._at: dict[asyncio.Future[Any], int] = {}
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -41,6 +45,7 @@ class Threads:
 
         def call() -> None:
             generation = forks.generation
+            self._at[outcome] = threading.get_ident()
             try:
                 result = context.run(function)
                 if generation != forks.generation:
@@ -49,8 +54,10 @@ class Threads:
                 if generation != forks.generation:
                     # In a child that the task forked, which has no loop.
                     forks.end_child(error)
+                del self._at[outcome]
                 _deliver(loop, outcome, None, error)
             else:
+                del self._at[outcome]
                 _deliver(loop, outcome, result, None)
 
         with self._lock:
@@ -61,6 +68,13 @@ class Threads:
                 threading.Thread(target=self._work, name=f"faultline-task-{self._count}", daemon=True).start()
         self._calls.put(call)
         return outcome
+
+    def stack(self, outcome: asyncio.Future[Any]) -> TracebackType | None:
+        """Where a call is now, as the traceback of an error has it. None: it has ended."""
+        ident = self._at.get(outcome)
+        found = None if ident is None else stacks.of_thread(ident)
+        # If it has ended meanwhile, its thread may be at another call.
+        return found if outcome in self._at else None
 
     def abandon(self, outcome: asyncio.Future[Any]) -> int:
         """Do not wait for this call any more. Returns how many abandoned calls have not returned."""
