@@ -49,6 +49,17 @@ def declared(app: Faultline, **words: Any) -> Faultline:
     return app
 
 
+def test_a_program_declares_its_schedules_without_a_worker(app: Faultline) -> None:
+    declared(app, cron="0 9 * * mon-fri")
+    with pytest.raises(ScheduleNotFound, match=r"has started, or by app\.declare\(\)"):
+        app.schedules.next("report")
+
+    assert (app.declare(), played(app, app.adeclare)) == (1, 0)
+
+    assert {tick.weekday() for tick in app.schedules.next("report", 10)} == {0, 1, 2, 3, 4}
+    assert app.job(app.schedules.run_now("report")).task == "report"
+
+
 def test_a_worker_declares_its_schedules_ticks_them_and_runs_their_jobs(app: Faultline) -> None:
     ran: list[int] = []
 

@@ -127,10 +127,7 @@ def test_the_bodies_of_the_reference_work_as_printed(api: Api) -> None:
 def test_the_rule_of_a_schedule_is_tested_as_printed(app: Faultline) -> None:
     (block,) = [block for block in blocks("testing", "python") if "app.schedules.next" in block]
 
-    @app.task
-    def report() -> None: ...
-
-    words: dict[str, Any] = {"app": app, "report": report}
+    words: dict[str, Any] = {"app": app}
     exec(compile(block, "page", "exec"), words)  # noqa: S102 - it is our own page
     words["test_the_report_runs_on_weekdays_at_nine"]()
 

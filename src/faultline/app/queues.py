@@ -14,6 +14,7 @@ from faultline.core.errors import ConfigError, declaring
 from faultline.core.limits import Limit, Rate, check_budget, check_fields, check_group, check_rate
 from faultline.store.verbs import limit
 from faultline.store.verbs.budget import declare_budget
+from faultline.store.verbs.schedules import declaring_schedules
 
 if TYPE_CHECKING:
     from faultline.app.limits import Databases
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.statement import Statement
+    from faultline.store.verbs.schedules import Declaration
 
 
 class QueueResource(str):
@@ -53,6 +55,10 @@ class Queues:
     """What an application does with queues."""
 
     tasks: dict[str, Task[..., Any]]
+
+    if TYPE_CHECKING:
+
+        def schedule_declarations(self) -> list[Declaration]: ...
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,9 +155,9 @@ class Queues:
         return Limits(cast("Databases", self))
 
     def declare(self) -> int:
-        """Write the declared queues and budgets to the database, as a worker does when it starts.
+        """Write the declared queues, budgets and schedules to the database, as a worker does when it starts.
 
-        Returns how many were new or had other limits.
+        Returns how many were new or are declared otherwise now. A schedule ticks once a worker with its code runs.
         """
         wanted = self.declarations()
         return sum(self.database.run_all(wanted)) if wanted else 0
@@ -160,9 +166,10 @@ class Queues:
         wanted = self.declarations()
         return sum(await self.async_database.run_all(wanted)) if wanted else 0
 
-    def declarations(self) -> list[Statement[bool]]:
-        """What writes the declared queues and budgets of this program."""
-        return [*self.queue_declarations().values(), *self.budget_declarations().values()]
+    def declarations(self) -> list[Statement[int]]:
+        """What writes the declared queues, budgets and schedules of this program. Each returns how many it changed."""
+        limited = [*self.queue_declarations().values(), *self.budget_declarations().values()]
+        return [*(cast("Statement[int]", one) for one in limited), *declaring_schedules(self.schedule_declarations())]
 
     def queue_declarations(self) -> dict[str, Statement[bool]]:
         """By the names of the queues."""

@@ -429,5 +429,7 @@ def _ticking(app: Databases, job: Submission, argument: str | None) -> Submissio
 
 def _found(name: str, line: ScheduleLine | None) -> ScheduleLine:
     if line is None:
-        raise ScheduleNotFound(f'no schedule named "{name}"; one of the code is there once a worker with it has started')
+        raise ScheduleNotFound(
+            f'no schedule named "{name}"; one of the code is there once a worker with it has started, or by app.declare()'
+        )
     return line

@@ -29,7 +29,6 @@ LOOK_SECONDS = 1.0
 #: may have gone.
 DECLARE_SECONDS = 5.0
 _DUE_MAX, _ROUNDS_MAX = 100, 20
-_DECLARED_AT_ONCE = 200
 #: What was missed for longer is computed in a thread: the event loop must not wait for it.
 _LATE_SECONDS = 3600.0
 _PAUSE_MIN, _PAUSE_MAX = 0.5, 10.0
@@ -131,8 +130,8 @@ class Scheduler:
             await self._declare([self._declarations[name] for name in stale])
 
     async def _declare(self, declarations: list[Declaration]) -> None:
-        for start in range(0, len(declarations), _DECLARED_AT_ONCE):
-            some = declarations[start : start + _DECLARED_AT_ONCE]
+        for start in range(0, len(declarations), verbs.DECLARED_AT_ONCE):
+            some = declarations[start : start + verbs.DECLARED_AT_ONCE]
             for one in await self._database.run(verbs.declare_schedules(self._worker_id, some)):
                 # Waiting: another declaration of this name is in force, of code that a living worker has.
                 if one.outcome in {"made", "taken", "waiting"}:

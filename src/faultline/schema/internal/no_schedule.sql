@@ -4,6 +4,6 @@ language plpgsql volatile
 as $$
 begin
   raise exception 'no schedule named "%"', no_schedule.name
-    using errcode = 'FL004', detail = 'schedule', hint = 'faultline schedules lists them; one of the code is there once a worker with it has started';
+    using errcode = 'FL004', detail = 'schedule', hint = 'faultline schedules lists them; one of the code is there once a worker with it has started, or by app.declare()';
 end
 $$;

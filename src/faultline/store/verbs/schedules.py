@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from faultline.store import jsontext
 from faultline.store.rows import RowOf, as_json, value, values
@@ -10,12 +10,15 @@ from faultline.store.statement import Statement
 from faultline.store.verbs.submit import jobs_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from faultline.core.model import Json, Submission
     from faultline.core.schedules import Plan, Policy, Rule
+    from faultline.store.statement import Rows
+
+T = TypeVar("T")
 
 
 class Declared(NamedTuple):
@@ -62,8 +65,11 @@ class Ticked(NamedTuple):
 
 
 _DECLARED = RowOf(Declared)
+_CHANGED = {"made", "taken"}
 _DUE = RowOf(DueSchedule, spec=as_json("spec"))
 _TICKED = RowOf(Ticked)
+#: How many one statement declares.
+DECLARED_AT_ONCE = 200
 #: Many schedules, each with a job: more than an ordinary statement may take.
 _DECLARE_SECONDS = 30.0
 
@@ -76,6 +82,10 @@ def spec_text(rule: Rule, job: Submission, policy: Policy) -> str:
 
 def declare_schedules(worker_id: str, declarations: Sequence[Declaration]) -> Statement[list[Declared]]:
     """Write what the code of this worker says. Returns what became of each."""
+    return _declaring(worker_id, declarations, _DECLARED.many)
+
+
+def _declaring(worker_id: str, declarations: Sequence[Declaration], read: Callable[[Rows], T]) -> Statement[T]:
     texts = [
         f'{jsontext.encode({"name": one.name, "digest": one.digest, "was": one.was}, one.name)[:-1]},"spec":{one.spec}}}'
         for one in declarations
@@ -84,10 +94,20 @@ def declare_schedules(worker_id: str, declarations: Sequence[Declaration]) -> St
         name="declare_schedules",
         sql=f"select {_DECLARED.columns} from faultline.declare_schedules(%s, %s::json)",
         params=(worker_id, f"[{','.join(texts)}]"),
-        read=_DECLARED.many,
+        read=read,
         repeatable=True,
         seconds=_DECLARE_SECONDS,
     )
+
+
+def declaring_schedules(declarations: Sequence[Declaration]) -> list[Statement[int]]:
+    """Write what the code of a program says that is no worker. Each returns how many schedules it has made or changed."""
+
+    def changed(rows: Rows) -> int:
+        return sum(one.outcome in _CHANGED for one in _DECLARED.many(rows))
+
+    starts = range(0, len(declarations), DECLARED_AT_ONCE)
+    return [_declaring("app.declare()", declarations[start : start + DECLARED_AT_ONCE], changed) for start in starts]
 
 
 def stale_schedules(names: Sequence[str], digests: Sequence[str]) -> Statement[list[str]]:
