@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -12,6 +13,8 @@ from faultline.store import verbs
 from faultline.store.database import Database
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faultline import Task
     from tests.driver import Driver
 
@@ -65,12 +68,53 @@ def test_a_cancelled_job_raises(app: Faultline, work: Task[Any, Any]) -> None:
 def test_waiting_ends_after_the_timeout_and_the_job_goes_on(work: Task[Any, Any]) -> None:
     handle = work.enqueue(1)
 
-    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s; it is still open"):
+    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s: .* It goes on: call result\(\) again later"):
         handle.result(0.05)
     with pytest.raises(ResultTimeout):
         asyncio.run(handle.aresult(0.05))
 
     assert handle.job().state == "queued"
+
+
+def test_waiting_that_ends_says_how_far_the_job_is(queue: Driver, work: Task[Any, Any]) -> None:
+    handle = work.enqueue(1)
+
+    def told(wait: Callable[[], object]) -> str:
+        with pytest.raises(ResultTimeout) as caught:
+            wait()
+        return str(caught.value)
+
+    def due_at() -> str:
+        at = handle.job().next_run_at
+        return "never" if at is None else at.isoformat()
+
+    assert f"it is queued, due at {due_at()}." in told(lambda: handle.result(1))
+    lease = queue.claim_one()
+    shown = told(lambda: asyncio.run(handle.aresult(1)))
+    assert f"it is running, attempt 1 of 5, on {lease.owner}. " in shown
+    assert shown.endswith(f"What it waits for: faultline job {handle.id}")
+    queue.fail(lease, error="RuntimeError: no route\n  at line 1", delay=60)
+    assert f"it is queued, due at {due_at()}; attempt 1 of 5 ended with: RuntimeError: no route. It" in told(
+        lambda: handle.result(1)
+    )
+
+
+def test_waiting_ends_in_time_while_the_database_does_not_answer(app: Faultline, work: Task[Any, Any]) -> None:
+    handle = work.enqueue(1)
+    asked, answer = threading.Event(), threading.Event()
+
+    class Silent:
+        def run(self, _: object) -> Any:
+            asked.set()
+            answer.wait(20)
+            return [], {}
+
+    app.poller._database = Silent()  # type: ignore[assignment]  # noqa: SLF001 - the seam's other end
+
+    with pytest.raises(ResultTimeout, match="the database has not yet said in which state it is"):
+        handle.result(0.05)
+    assert asked.is_set()
+    answer.set()
 
 
 def test_an_unknown_job_is_not_waited_for(app: Faultline) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from faultline.app.options import Duration
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
-    from faultline.store.reads.views import FinalState
+    from faultline.store.reads.views import FinalState, Standing
 
 R = TypeVar("R")
 
@@ -102,7 +102,7 @@ class JobHandle(Generic[R]):
             try:
                 return self._read(ending.result(seconds(timeout)))
             except TimeoutError as error:
-                raise self._too_late(timeout) from error
+                raise self._too_late(timeout, self._app.poller.last_seen(self.id)) from error
 
     async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the twin of result()
         """`result` for async programs."""
@@ -110,7 +110,7 @@ class JobHandle(Generic[R]):
             try:
                 return self._read(await asyncio.wait_for(asyncio.wrap_future(ending), seconds(timeout)))
             except TimeoutError as error:
-                raise self._too_late(timeout) from error
+                raise self._too_late(timeout, self._app.poller.last_seen(self.id)) from error
 
     def stream(self, name: str) -> StreamReader:
         """What the job writes to a stream, as it writes it: `for text in handle.stream("tokens")`, or `async for`.
@@ -197,10 +197,23 @@ class JobHandle(Generic[R]):
             raise JobCancelled(f"job {self.id} was {why if why.startswith('cancelled') else f'cancelled: {why}'}")
         raise JobFailed(f"job {self.id} failed: {ending.error or 'no error was recorded'}")
 
-    def _too_late(self, timeout: Duration | None) -> ResultTimeout:
+    def _too_late(self, timeout: Duration | None, seen: Standing | None) -> ResultTimeout:
+        state = "the database has not yet said in which state it is" if seen is None else _described(seen)
         return ResultTimeout(
-            f"job {self.id} has not ended within {seconds(timeout):g} s; it is still open, call result() again later"
+            f"job {self.id} has not ended within {seconds(timeout):g} s: {state}. It goes on: call result() again later."
+            f" What it waits for: faultline job {self.id}"
         )
+
+
+def _described(seen: Standing) -> str:
+    """In which state it was at the last look, and when it runs next."""
+    attempt = f"attempt {seen.attempt} of {seen.max_attempts}"
+    if seen.state is JobState.RUNNING:
+        return f"it is running, {attempt}, on {seen.owner}"
+    failed = f"; {attempt} ended with: {seen.error}" if seen.error else ""
+    if seen.suspended:
+        return f"it waits for what it has called or for a signal{failed}"
+    return f"it is {seen.state}{f', due at {seen.due_at.isoformat()}' if seen.due_at else ''}{failed}"
 
 
 class Poller:
@@ -215,6 +228,8 @@ class Poller:
         self._seconds_max = seconds_max
         self._changed = threading.Condition()
         self._awaited: dict[UUID, list[Future[FinalState]]] = {}
+        #: The awaited jobs, as the last look found them.
+        self._seen: dict[UUID, Standing] = {}
         self._running = False
 
     @contextlib.contextmanager
@@ -235,7 +250,12 @@ class Poller:
                     waiting.remove(ending)
                 if not waiting:
                     self._awaited.pop(job_id, None)
+                    self._seen.pop(job_id, None)
                 self._changed.notify()
+
+    def last_seen(self, job_id: UUID) -> Standing | None:
+        """As the last look found it: nothing is read, so a database that does not answer costs no further time."""
+        return self._seen.get(job_id)
 
     def tick(self) -> bool:
         """Ask once. True if a job has ended."""
@@ -248,9 +268,11 @@ class Poller:
         except Exception as error:  # noqa: BLE001 - the waiting callers must get it
             self._deliver(asked, error)
             return True
+        with self._changed:
+            self._seen.update((job_id, one) for job_id, one in known.items() if job_id in self._awaited)
         for ending in ended:
             self._deliver([ending.job_id], ending)
-        for job_id in set(asked) - known:
+        for job_id in set(asked) - known.keys():
             self._deliver(
                 [job_id], JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned")
             )

@@ -31,6 +31,18 @@ class FinalState:
     error: str | None
 
 
+class Standing(NamedTuple):
+    """How far a job is. `error`: the first line of its last one."""
+
+    state: JobState
+    attempt: int
+    max_attempts: int
+    due_at: datetime | None
+    owner: str | None
+    suspended: bool
+    error: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A completed step of a job."""
@@ -70,6 +82,13 @@ JOB = RowOf(
     result=as_shown_json("result"),
 )
 _ENDING = RowOf(FinalState, job_id="id", state=_STATE, result=as_json("result"), error="last_error")
+_STANDING = RowOf(
+    Standing,
+    state=_STATE,
+    due_at=TRUE_TIME,
+    suspended="coalesce(suspended, false)",
+    error="left(split_part(last_error, E'\\n', 1), 200)",
+)
 _HELD = RowOf(_Held, state=_STATE)
 _SPAN = RowOf(Span, first="min(claimed_at)", last="max(finished_at)")
 _ENTRY = RowOf(JournalEntry, detail=as_shown_json("detail"))
@@ -150,16 +169,17 @@ def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = No
     )
 
 
-def final_states(job_ids: Sequence[UUID]) -> Statement[tuple[list[FinalState], set[UUID]]]:
-    """Which of these jobs have ended, and which exist at all."""
+def final_states(job_ids: Sequence[UUID]) -> Statement[tuple[list[FinalState], dict[UUID, Standing]]]:
+    """Which of these jobs have ended, and how far each is that exists at all."""
 
-    def read(rows: Rows) -> tuple[list[FinalState], set[UUID]]:
-        found = _ENDING.many(rows)
-        return [one for one in found if one.state.ended], {one.job_id for one in found}
+    def read(rows: Rows) -> tuple[list[FinalState], dict[UUID, Standing]]:
+        found, standing = _ENDING.many(rows), _STANDING.many(rows, behind=_ENDING)
+        known = {one.job_id: how for one, how in zip(found, standing, strict=True)}
+        return [one for one in found if one.state.ended], known
 
     return Statement(
         name="final_states",
-        sql=f"select {_ENDING.columns} from faultline.jobs where id = any(%s)",
+        sql=f"select {_ENDING.columns}, {_STANDING.columns} from faultline.jobs where id = any(%s)",
         params=(list(job_ids),),
         read=read,
         repeatable=True,
