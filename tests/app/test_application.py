@@ -24,6 +24,8 @@ from faultline import (
 from faultline.core.errors import SchemaMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from faultline import Task
 
 
@@ -244,6 +246,32 @@ def test_a_job_joins_the_callers_async_transaction(app: Faultline, dsn: str, cha
 
 
 # Cancel, retry, look up
+
+
+async def _closing(app: Faultline, call: Awaitable[int]) -> int:
+    async with app:
+        return await call
+
+
+def test_all_jobs_that_match_are_cancelled(app: Faultline, charge: Task[Any, Any]) -> None:
+    by_group, by_task = charge.options(group="g").enqueue(1), charge.enqueue(2)
+    app.enqueue_many(charge.options(queue="bulk").bind(n) for n in range(1001))
+
+    assert app.cancel_jobs(group="g", reason="withdrawn", by="billing") == 1
+    assert by_group.job().last_error == "cancelled: withdrawn"
+    assert app.cancel_jobs(queue="bulk", state="running") == 0
+    assert asyncio.run(_closing(app, app.acancel_jobs(queue="bulk", state="queued"))) == 1001
+    assert by_task.job().state == "queued"
+    assert app.cancel_jobs(task="charge") == 1
+
+
+def test_what_to_cancel_must_be_said(app: Faultline) -> None:
+    with pytest.raises(JobRejected, match="by queue, task, group or state"):
+        app.cancel_jobs(reason="all of them")
+    with pytest.raises(JobRejected, match="a job that has failed cannot be cancelled"):
+        app.cancel_jobs(state="failed")
+    with pytest.raises(JobRejected, match="'open' is no state of a job"):
+        asyncio.run(app.acancel_jobs(state="open"))
 
 
 def test_cancel_and_retry(app: Faultline, charge: Task[Any, Any]) -> None:

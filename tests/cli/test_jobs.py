@@ -227,6 +227,34 @@ def test_failed_jobs_are_shown_before_they_are_retried_and_only_with_a_yes(queue
     assert (queue.state(jobs["charge"]), queue.state(jobs["mail"])) == (JobState.QUEUED, JobState.FAILED)
 
 
+def test_jobs_that_match_are_counted_before_they_are_cancelled_and_only_with_a_yes(queue: Driver, dsn: str) -> None:
+    held = queue.enqueue("charge", queue="pay")
+    lease = queue.claim_one(queue="pay")
+    waiting, other = queue.enqueue("charge", queue="pay"), queue.enqueue("mail")
+    counted, shown = (faultline("cancel", "--queue", "pay", *words, "--dsn", dsn) for words in (["--dry-run"], []))
+    assert (counted.returncode, counted.stdout) == (0, "matching: 1 queued, 1 running\n")
+    assert (shown.returncode, shown.stdout) == (1, counted.stdout)
+    assert shown.stderr == "faultline: nothing was cancelled: add --yes to cancel them\n"
+    assert faultline("cancel", "--group", "none", "--yes", "--dsn", dsn).stdout == "no jobs match\n"
+    assert {queue.state(job) for job in (held, waiting, other)} == {JobState.QUEUED, JobState.RUNNING}
+
+    done = faultline("cancel", "--queue", "pay", "--task", "charge", "--yes", "--reason", "wrong", "--dsn", dsn)
+
+    assert done.stdout.endswith("cancelled: 2\n")
+    assert [queue.state(job) for job in (held, waiting, other)] == ["cancelled", "cancelled", "queued"]
+    assert queue.job(waiting).last_error == "cancelled: wrong"
+    assert queue.complete(lease).stale
+
+
+def test_what_to_cancel_is_given_by_ids_or_by_options(dsn: str) -> None:
+    for words in ((), ("0198c2e4", "--queue", "mail"), ("--yes",), ("0198c2e4", "--dry-run")):
+        refused = faultline("cancel", *words, "--dsn", dsn)
+        assert refused.returncode != 0
+        assert "give job ids, or select jobs with --queue, --task, --group or --state" in refused.stderr
+    ended = faultline("cancel", "--state", "failed", "--yes", "--dsn", dsn)
+    assert "a job that has failed cannot be cancelled" in ended.stderr
+
+
 def test_jobs_are_listed_by_what_is_asked_for(queue: Driver, dsn: str) -> None:
     failed, waiting = queue.enqueue("charge", queue="pay", idempotency_key="order:42"), queue.enqueue("mail")
     queue.fail(queue.claim_one(queue="pay"), then="fail", error="no cover")

@@ -80,6 +80,8 @@ def test_a_job_of_another_queue_is_as_good_as_none(caller: Callable[..., Api], a
         told = refused(call, 404, "JobNotFound")
         assert told["detail"].replace(theirs, "") == _none(bound, call).replace(NOWHERE, "")
     assert bound.post("/jobs/retry", json={}).json()["jobs"] == 0
+    for preview in (True, False):
+        assert bound.post("/jobs/cancel", json={"task": "t", "preview": preview}).json()["jobs"] == 0
     assert bound.post("/jobs/retry", json={"queue": "b", "preview": True}).json()["jobs"] == 0
     assert bound.get("/failures").json()["groups"] == []
     refused(bound.post("/jobs", json={"task": "t", "queue": "b"}), 403, "QueueForbidden")

@@ -163,6 +163,7 @@ def test_unknown_places_and_methods_are_told_apart(shared: Api) -> None:
     ("method", "path", "body", "fault"),
     [
         ("GET", "/jobs?cursor=junk", None, "Use `next_cursor` of the previous answer."),
+        ("POST", "/jobs/cancel", {"cursor": "junk"}, "Use `next_cursor` of the previous answer."),
         ("POST", "/jobs/retry", {"cursor": "junk"}, "Use `next_cursor` of the previous answer."),
         ("POST", "/queues/mail/pause", {"reason": "a\u0001b"}, "No control characters, but for tabs and line ends."),
         ("POST", "/jobs", {"task": "t", "queue": " q"}, "No control characters, and no white space at either end."),

@@ -192,6 +192,30 @@ def test_failed_jobs_are_grouped_previewed_and_retried_together(api: Api, db: Dr
     assert len(db.claim()) == 3
 
 
+def test_jobs_are_counted_and_cancelled_together(api: Api, db: Driver) -> None:
+    wanted = [api.submit("a", queue="mail") for _ in range(3)]
+    other = api.submit("b", queue="mail")
+    body = {"queue": "mail", "task": "a"}
+
+    preview = api.post("/jobs/cancel", json={**body, "preview": True}).json()
+    since = api.submit("a", queue="mail")
+    some = api.post("/jobs/cancel", json={**body, "max_jobs": 2, "cursor": preview["next_cursor"], "reason": "x"}).json()
+    rest = api.post("/jobs/cancel", json={**body, "cursor": some["next_cursor"]}).json()
+
+    assert (preview["preview"], preview["jobs"], preview["at_least"]) == (True, 3, False)
+    assert (some["preview"], some["jobs"], some["at_least"]) == (False, 2, True)
+    assert (rest["jobs"], rest["next_cursor"]) == (1, None)
+    assert {db.state(UUID(job_id)) for job_id in wanted} == {JobState.CANCELLED}
+    assert {db.state(UUID(job_id)) for job_id in (other, since)} == {JobState.QUEUED}
+
+
+def test_what_to_cancel_must_be_said(api: Api) -> None:
+    problem = refused(api.post("/jobs/cancel", json={"reason": "all of them"}), 422, "JobRejected")
+
+    assert problem["detail"] == "say which jobs to cancel: by queue, task, group or state"
+    refused(api.post("/jobs/cancel", json={"state": "failed"}), 422, "InvalidRequest")
+
+
 def test_errors_that_differ_by_an_id_are_one_group_and_its_retry_takes_what_was_counted(api: Api, db: Driver) -> None:
     def fail(error: str) -> str:
         job_id = api.submit()

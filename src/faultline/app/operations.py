@@ -9,7 +9,7 @@ from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState
-from faultline.store.reads import listing
+from faultline.store.reads import listing, unended
 from faultline.values import plain
 
 if TYPE_CHECKING:
@@ -93,6 +93,49 @@ class Operations:
 
     async def acancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
         return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
+
+    def cancel_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        group: str | None = None,
+        state: JobState | str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> int:
+        """Cancel all queued and running jobs that match. Returns how many.
+
+        In batches of up to 1,000, each in its own transaction. Jobs that are enqueued meanwhile stay, and so do those that
+        another transaction has locked at that moment: one that is being claimed, or that completes itself.
+
+        :param queue: Of which queue. One of these four at least.
+        :param task: Of which task.
+        :param group: Of which group.
+        :param state: Only `queued`, or only `running`.
+        :param reason: As for `cancel`, of each job.
+        :param by: As for `cancel`.
+        """
+        work = operate.CancelJobs(_unended(state, queue, task, group), reason=reason, by=by)
+        while (batch := work.batch()) is not None:
+            work.took(self.database.run(batch))
+        return work.jobs
+
+    async def acancel_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        group: str | None = None,
+        state: JobState | str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> int:
+        """`cancel_jobs` for async programs."""
+        work = operate.CancelJobs(_unended(state, queue, task, group), reason=reason, by=by)
+        while (batch := work.batch()) is not None:
+            work.took(await self.async_database.run(batch))
+        return work.jobs
 
     def retry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
         """Retry a failed or cancelled job, with all its attempts again. Raises `IllegalTransition` for any other job.
@@ -239,8 +282,16 @@ _LIST_MAX = 1000
 
 
 def _wanted(state: JobState | str | None, *others: Any) -> listing.Wanted:
+    return listing.Wanted(_state(state), *others)
+
+
+def _unended(state: JobState | str | None, queue: str | None, task: str | None, group: str | None) -> unended.UnendedFilter:
+    return unended.UnendedFilter(queue, task, group, _state(state))
+
+
+def _state(state: JobState | str | None) -> JobState | None:
     try:
-        return listing.Wanted(None if state is None else JobState(state), *others)
+        return None if state is None else JobState(state)
     except ValueError:
         raise JobRejected(f"{state!r} is no state of a job; the states are {', '.join(JobState)}") from None
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.failures import FailedFilter
     from faultline.store.reads.groups import Permit
     from faultline.store.reads.listing import Page
+    from faultline.store.reads.unended import UnendedFilter
     from faultline.store.statement import Statement
 
 _GONE = "it was never enqueued in this database, or it was pruned after its retention time"
@@ -41,7 +42,6 @@ Why = Annotated[
     str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Recorded in the journal, with who did it.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs, or their first digits.")]
 
 
 def jobs(  # noqa: PLR0913, PLR0917 - one for each option
@@ -171,28 +171,87 @@ def _held_up(database: Database, record: JobRecord, permit: Permit | None, now: 
 
 
 def cancel(
-    job_ids: JobIds,
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Ids of jobs, or their first digits.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Instead of ids: all jobs of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="Likewise: of this task.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="KEY", help="Likewise: of this group.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Likewise: queued or running ones. Default: both.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the jobs that match.")] = False,  # noqa: FBT002
     reason: Why = None,
     yes: Yes = False,  # noqa: FBT002
     dsn: Dsn = None,
 ) -> None:
     """Cancel jobs. The database refuses every further write of a worker that runs one.
 
-    On a terminal, asks for the reason and for confirmation.
+    On a terminal, asks for the reason and for confirmation. Without ids, says first how many jobs match.
 
     \b
     Examples:
       faultline cancel 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --reason "the order was withdrawn"
-      faultline jobs --queue mail --state queued --limit 1000 --json | jq -r .id | xargs faultline cancel --yes
+      faultline cancel --queue mail --state queued --dry-run
+      faultline cancel --queue mail --task remind --yes --reason "wrong addresses"
     """
     from faultline import operate  # noqa: PLC0415
+    from faultline.store.reads.unended import UnendedFilter  # noqa: PLC0415
 
-    if sys.stdin.isatty() and not yes:
-        reason = reason or typer.prompt("Why", err=True)
-        if not typer.confirm(f"Cancel {'this job' if len(job_ids) == 1 else f'these {len(job_ids)} jobs'}?", err=True):
-            raise typer.Exit(1)
+    matching = any(value is not None for value in (queue, task, group, state))
+    if matching == bool(job_ids) or (job_ids and dry_run):
+        raise ConfigError("give job ids, or select jobs with --queue, --task, --group or --state")
     by = operate.this_user()
+    if not job_ids:
+        _cancel_matching(UnendedFilter(queue, task, group, state), dsn, reason=reason, by=by, yes=yes, dry_run=dry_run)
+        return
+    if sys.stdin.isatty() and not yes:
+        what = "this job" if len(job_ids) == 1 else f"these {len(job_ids)} jobs"
+        reason = _asked_why(what, reason)
     _for_each(job_ids, dsn, lambda found: operate.cancel(found, reason=reason, by=by))
+
+
+def _asked_why(what: str, reason: str | None) -> str:
+    reason = reason or typer.prompt("Why", err=True)
+    if not typer.confirm(f"Cancel {what}?", err=True):
+        raise typer.Exit(1)
+    return reason
+
+
+def _cancel_matching(
+    which: UnendedFilter, dsn: str | None, *, reason: str | None, by: str, yes: bool, dry_run: bool
+) -> None:
+    from faultline import operate  # noqa: PLC0415
+
+    with opened(dsn) as database:
+        counted = _counted(database, which)
+        if counted is None or dry_run:
+            return
+        if not yes:
+            if not sys.stdin.isatty():
+                # With exit code 0 a script would go on as if they had been cancelled.
+                raise Unprepared("nothing was cancelled: add --yes to cancel them")
+            reason = _asked_why("them", reason)
+        work = operate.CancelJobs(counted, reason=reason, by=by)
+        while (batch := work.batch()) is not None:
+            work.took(database.run(batch))
+        print(f"cancelled: {work.jobs:,}")
+
+
+def _counted(database: Database, which: UnendedFilter) -> UnendedFilter | None:
+    """Say how many match. Returns a filter for exactly these, without jobs that are enqueued later."""
+    from faultline.store.reads import unended  # noqa: PLC0415
+
+    window, queued, running, until = which, 0, 0, None
+    while True:
+        found = database.run(unended.count(window))
+        queued, running, until = queued + found.queued, running + found.running, until or found.until
+        if found.behind is None:
+            break
+        window = which.behind(found.behind)
+    if until is None:
+        print("no jobs match")
+        return None
+    print(f"matching: {queued:,} queued, {running:,} running")
+    return which.behind(until)
 
 
 def retry(

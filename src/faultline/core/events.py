@@ -120,6 +120,7 @@ LEVELS: dict[str, int] = {
     "role_not_taken": WARNING,
     "job_cancelled_by_request": INFO,
     "job_retried_by_request": INFO,
+    "jobs_cancelled_by_request": INFO,
     "jobs_retried_by_request": INFO,
     "job_forked_by_request": INFO,
     "signal_sent": INFO,

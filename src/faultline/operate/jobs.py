@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from faultline.core import events
 from faultline.operate import who
 from faultline.operate.logged import logged
 from faultline.store import verbs
-from faultline.store.reads import failures
+from faultline.store.reads import failures, unended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
 
 _BATCH_JOBS = 1000
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+W = TypeVar("W", bound="Filter[Any]")
 
 
 def cancel(
@@ -57,16 +61,30 @@ def fork(
     return logged(statement, "job_forked_by_request", job_id=job_id, before=before, by=by, reason=reason)
 
 
-class RetryFailed:
-    """Retry failed jobs in batches, newest first, each in its own transaction.
+class Done(Protocol[C_co]):
+    """What a batch has done: how many jobs, and where to go on."""
 
-    A job that fails again meanwhile is newer than the first batch, so it is not retried twice. Run one after the other:
+    @property
+    def jobs(self) -> int: ...
+    @property
+    def behind(self) -> C_co | None: ...
+
+
+class Filter(Protocol[C_contra]):
+    def behind(self, cursor: C_contra, /) -> Self: ...
+
+
+class _InBatches(Generic[W, C]):
+    """Change the jobs that match, in batches, each in its own transaction.
+
+    Newest first: what comes in meanwhile is not reached. Run one batch after the other:
     `while (batch := work.batch()) is not None: work.took(database.run(batch))`.
     """
 
-    def __init__(
-        self, which: failures.FailedFilter, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None
-    ) -> None:
+    #: Logged at the end.
+    _event: ClassVar[str]
+
+    def __init__(self, which: W, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None) -> None:
         who.check(by, reason)
         self._which = which
         self._by = by
@@ -75,23 +93,43 @@ class RetryFailed:
         #: Limited, because batches that find nothing take time too.
         self._batches_left = None if jobs_max is None else 2 * jobs_max // _BATCH_JOBS + 2
         self._begun = False
-        #: How many were retried.
+        #: How many were changed.
         self.jobs = 0
         #: Where to continue; None: at the end.
-        self.behind: failures.Cursor | None = None
+        self.behind: C | None = None
 
-    def batch(self) -> Statement[failures.Retried] | None:
+    def batch(self) -> Statement[Done[C]] | None:
         """The next batch to run; None: all are done."""
         left = _BATCH_JOBS if self._jobs_max is None else min(_BATCH_JOBS, self._jobs_max - self.jobs)
         if (self._begun and self.behind is None) or left <= 0 or self._batches_left == 0:
-            events.emit("jobs_retried_by_request", jobs=self.jobs, by=self._by, reason=self._reason)
+            events.emit(self._event, jobs=self.jobs, by=self._by, reason=self._reason)
             return None
         self._begun = True
         if self._batches_left is not None:
             self._batches_left -= 1
-        which = self._which if self.behind is None else self._which.behind(self.behind)
-        return failures.retry(which, max_jobs=left, by=self._by, reason=self._reason)
+        return self._next(self._which if self.behind is None else self._which.behind(self.behind), left)
 
-    def took(self, done: failures.Retried) -> None:
+    def took(self, done: Done[C]) -> None:
         self.jobs += done.jobs
         self.behind = done.behind
+
+    def _next(self, which: W, max_jobs: int) -> Statement[Any]:
+        raise NotImplementedError
+
+
+class RetryFailed(_InBatches["failures.FailedFilter", "failures.Cursor"]):
+    """Retry failed jobs. One that fails again meanwhile is newer than the first batch, so it is not retried twice."""
+
+    _event = "jobs_retried_by_request"
+
+    def _next(self, which: failures.FailedFilter, max_jobs: int) -> Statement[failures.Retried]:
+        return failures.retry(which, max_jobs=max_jobs, by=self._by, reason=self._reason)
+
+
+class CancelJobs(_InBatches["unended.UnendedFilter", "UUID"]):
+    """Cancel queued and running jobs."""
+
+    _event = "jobs_cancelled_by_request"
+
+    def _next(self, which: unended.UnendedFilter, max_jobs: int) -> Statement[unended.Cancelled]:
+        return unended.cancel(which, max_jobs=max_jobs, by=self._by, reason=self._reason)

@@ -40,7 +40,7 @@ declare
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue_flow", "publish", "subscribe", "unsubscribe", "chunks",
-                           "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "fork", "pause", "resume", "change_setting",
+                           "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "fork", "pause", "resume", "change_setting",
                            "reap", "expire", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
                            "set_limit", "reset_limit", "set_budget", "recount", "fold",
                            "resolve", "sweep", "signal",

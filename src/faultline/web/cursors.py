@@ -26,6 +26,8 @@ _SMALL = r"(0|-?[1-9][0-9]{0,3})"
 #: By id, by the end of failed and cancelled jobs, and by turn.
 PATTERN = rf"^(id~{_UUID}|end~{_TIME}~{_UUID}|turn~{_SMALL}~{_TIME}~{_UUID})$"
 FAILED_PATTERN = rf"^failed~{_TIME}~{_UUID}$"
+#: Of jobs that are cancelled together.
+UNENDED_PATTERN = rf"^unended~{_UUID}$"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 #: A character that PostgreSQL can store, as six hexadecimal digits: no null byte and no surrogates.
 _CHARACTER = (
@@ -37,6 +39,7 @@ WAITING_PATTERN = rf"^(signal~{_CHARACTER}{{1,{SIGNAL_NAME_LENGTH_MAX}}}~{_TIME}
 #: Of groups: where the window begins, the wait, and the group.
 _GROUP = rf"{_CHARACTER}{{0,{GROUP_LENGTH_MAX}}}"
 GROUP_PATTERN = rf"^group~{_GROUP}~{_TIME}~{_GROUP}$"
+_PATTERNS = (PATTERN, FAILED_PATTERN, UNENDED_PATTERN, WAITING_PATTERN, GROUP_PATTERN)
 
 
 def encode(kind: str, position: Sequence[Any]) -> str:
@@ -46,7 +49,7 @@ def encode(kind: str, position: Sequence[Any]) -> str:
 
 def decode(text: str, kind: str, types: Sequence[str]) -> tuple[Any, ...]:
     """The position. Every value is parsed as its type, so a forged cursor can do no harm."""
-    if not any(re.fullmatch(pattern, text) for pattern in (PATTERN, FAILED_PATTERN, WAITING_PATTERN, GROUP_PATTERN)):
+    if not any(re.fullmatch(pattern, text) for pattern in _PATTERNS):
         raise Problem(400, "BadCursor", "Invalid cursor.", next_step=_NEXT_STEP)
     found, *words = text.split("~")
     if found != kind:

@@ -32,7 +32,6 @@ from faultline.web import cursors
 
 BATCH_JOBS_MAX = 1000
 PAGE_JOBS_MAX = 200
-RETRY_JOBS_MAX = 10_000
 #: The one character that PostgreSQL cannot store.
 NO_NUL = r"^[^\x00]*$"
 
@@ -94,7 +93,6 @@ Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGT
 #: The key of a group is any text but `*`, which stands for each group.
 _GROUP = rf"^([^{HIDING}*]|[^{HIDING}]{{2,}})$"
 GroupKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.GROUP_LENGTH_MAX, pattern=_NO_CONTROLS)]
-FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
 
 _OF_ANSWER = "Use `next_cursor` of the previous answer."
@@ -107,6 +105,7 @@ PATTERNS_IN_WORDS = {
     _PLAIN: "No control characters, but for tabs and line ends.",
     cursors.PATTERN: _OF_ANSWER,
     cursors.FAILED_PATTERN: _OF_ANSWER,
+    cursors.UNENDED_PATTERN: _OF_ANSWER,
     cursors.WAITING_PATTERN: _OF_ANSWER,
     cursors.GROUP_PATTERN: _OF_ANSWER,
     _CALL_NUMBER: "The number of a call, such as 3 or 3.1.2.",
@@ -346,29 +345,6 @@ class WaitingFilter(Asked):
 class WaitingPage(BaseModel):
     waiting: list[Waiting]
     next_cursor: str | None = Field(description="The cursor of the next page; null at the end.")
-
-
-class RetryFailed(Asked):
-    """Which failed jobs to retry."""
-
-    queue: QueueName | None = None
-    task: TaskName | None = None
-    error_prefix: Text | None = None
-    error_kind: Text | None = Field(None, description="The `error_kind` of a group of failures.")
-    preview: bool = Field(False, description="Only count the jobs.")
-    reason: Reason | None = Field(None, description="Recorded in the journal of each job.")
-    max_jobs: Whole = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
-    cursor: FailedCursor | None = Field(
-        None,
-        description="`next_cursor` of the previous answer. With that of a preview, jobs that failed since are not retried.",
-    )
-
-
-class RetriedJobs(BaseModel):
-    preview: bool
-    jobs: int = Field(description="How many jobs were retried, or would be.")
-    at_least: bool = Field(description="There may be more: only the newest were searched.")
-    next_cursor: str | None = Field(description="Where to continue; null when there are no more.")
 
 
 class FailureFilter(Asked):

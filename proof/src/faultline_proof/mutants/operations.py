@@ -29,6 +29,10 @@ GUARDS: Guards = {
             "faultline.signature(cancel.by) || jsonb_build_object('reason', cancel.reason)",
         ),
     },
+    "cancel_jobs": {
+        "records who did it": ("by => cancel_jobs.by", "by => null"),
+        "records why": ("l.id, cancel_jobs.reason", "l.id, null"),
+    },
     "retry": {
         "records who did it": ("signature(retry.by, ", "signature(null, "),
         "records why": ("retry.reason);", "null);"),

@@ -18,6 +18,37 @@ GUARDS: Guards = {
         "knows no jobs of other queues": ("(cancel.only_queues is null or j.queue = any (cancel.only_queues))", "true"),
         "hands its queues on": ("'cancelled', cancel.only_queues", "'cancelled'"),
     },
+    "cancel_jobs": {
+        "takes nothing when asked for nothing": ("greatest(coalesce(cancel_jobs.max_jobs, 0), 0)", "1000"),
+        "takes at most 1,000 jobs": (", 0), 0), 1000)", ", 0), 0), 2000)"),
+        "passes over what has ended": (
+            "where s.state in ('queued', 'running')\n      and",
+            "where",
+            ("\n      and j.state in ('queued', 'running')", ""),
+        ),
+        "looks at 10,000 jobs": "    limit 10000\n",
+        "goes on behind a cursor": "    where j.id < cancel_jobs.before_id\n",
+        "takes the newest first": ("    order by j.id desc\n    limit", "    order by j.id\n    limit"),
+        "keeps to the queue": ("cancel_jobs.queue is null or s.queue = cancel_jobs.queue", "true"),
+        "keeps to the task": ("cancel_jobs.task is null or s.task = cancel_jobs.task", "true"),
+        "keeps to the group": ("cancel_jobs.group_key is null or s.group_key = cancel_jobs.group_key", "true"),
+        "keeps to the state": (
+            "cancel_jobs.state is null or s.state = cancel_jobs.state",
+            "true",
+            ("cancel_jobs.state is null or j.state = cancel_jobs.state", "true"),
+        ),
+        "knows no jobs of other queues": (
+            "cancel_jobs.only_queues is null or s.queue = any (cancel_jobs.only_queues)",
+            "true",
+        ),
+        "says that there is more in the batch": (
+            "(select f.id from fitting f order by f.position offset greatest(most - 1, 0) limit 1)",
+            "null",
+        ),
+        "says that there is more behind the window": ("(select s.id from seen s where s.position = 10000)", "null"),
+        "locks the rows": "    for update skip locked\n",
+        "passes over locked rows": ("for update skip locked", "for update"),
+    },
     "retry": {
         "knows no jobs of other queues": ("(retry.only_queues is null or j.queue = any (retry.only_queues))", "true"),
         "hands its queues on": ("'retried', retry.only_queues", "'retried'"),

@@ -4,6 +4,7 @@
 """
 
 from faultline_proof.probes import (  # noqa: F401 - each adds its probes
+    cancelled_together,
     claims,
     endings,
     enqueues,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from faultline.core.model import Submission
 from faultline.core.schedules import Policy, Rule
 from faultline.store import verbs
-from faultline.store.reads import failures, views
+from faultline.store.reads import failures, unended, views
 from faultline.store.verbs import access, budget, flow, graphs, limit, schedules, streams, topics
 from faultline_proof.probes.probe import expect, probe, refused
 
@@ -32,8 +32,8 @@ _CALLS = {
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
-        "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting", "reap",
-        "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
+        "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "pause", "resume", "change_setting",
+        "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
         "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork",
         "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill",
         "expire", "set_limit", "reset_limit", "set_budget", "recount", "fold",
@@ -239,6 +239,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.resume("default"))
         q.run(verbs.change_setting("keep_keys_seconds", 60))
         q.run(failures.retry(failures.FailedFilter()))
+        q.run(unended.cancel(unended.UnendedFilter("nowhere")))
         q.run(failures.groups(failures.FailedFilter()))
         q.reap()
         q.run(verbs.reconcile())

@@ -8,14 +8,16 @@ from uuid import UUID
 from fastapi import APIRouter, Body, Depends, Path, Request
 
 from faultline import operate
-from faultline.store.reads import failures
+from faultline.core.states import JobState
+from faultline.store.reads import failures, unended
 from faultline.web import cursors
 from faultline.web.access import needs
+from faultline.web.bulk_shapes import CancelJobs, ChangedJobs, RetryFailed
 from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
-from faultline.web.shapes import Changed, Paused, QueueName, Resumed, RetriedJobs, RetryFailed, Why
+from faultline.web.shapes import Changed, Paused, QueueName, Resumed, Why
 
 router = APIRouter(route_class=CheckedRoute)
 
@@ -36,8 +38,34 @@ async def retry(request: Request, job_id: UUID, caller: Operator, body: Because 
     return Changed(id=job_id, state=await service_of(request).operate.run(doing))
 
 
+@router.post("/jobs/cancel", tags=["jobs"], summary="Cancel queued and running jobs, or only count them")
+async def cancel_jobs(request: Request, body: CancelJobs, caller: Operator) -> ChangedJobs:
+    service = service_of(request)
+    which = unended.UnendedFilter(
+        queue=body.queue,
+        task=body.task,
+        group=body.group,
+        state=None if body.state is None else JobState(body.state),
+        only_queues=caller.only_queues,
+        before=None if body.cursor is None else cursors.decode(body.cursor, "unended", unended.CURSOR_TYPES)[0],
+    )
+    if body.preview:
+        count = await service.read_for(caller).run(unended.count(which))
+        more, until = count.behind is not None, count.until or count.behind
+        return ChangedJobs(preview=True, jobs=count.jobs, at_least=more, next_cursor=_unended_cursor(until))
+    work = operate.CancelJobs(which, reason=body.reason, by=caller.signed(), jobs_max=body.max_jobs)
+    while (batch := work.batch()) is not None:
+        work.took(await service.operate.run(batch))
+    more = work.behind is not None
+    return ChangedJobs(preview=False, jobs=work.jobs, at_least=more, next_cursor=_unended_cursor(work.behind))
+
+
+def _unended_cursor(before: UUID | None) -> str | None:
+    return None if before is None else cursors.encode("unended", (before,))
+
+
 @router.post("/jobs/retry", tags=["jobs"], summary="Retry failed jobs, or only count them")
-async def retry_failed(request: Request, body: RetryFailed, caller: Operator) -> RetriedJobs:
+async def retry_failed(request: Request, body: RetryFailed, caller: Operator) -> ChangedJobs:
     service = service_of(request)
     which = failures.FailedFilter(
         queue=body.queue,
@@ -49,11 +77,11 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
     )
     if body.preview:
         count = await service.read_for(caller).run(failures.count(which))
-        return RetriedJobs(preview=True, jobs=count.jobs, at_least=count.at_least, next_cursor=_cursor(count.until))
+        return ChangedJobs(preview=True, jobs=count.jobs, at_least=count.at_least, next_cursor=_cursor(count.until))
     work = operate.RetryFailed(which, reason=body.reason, by=caller.signed(), jobs_max=body.max_jobs)
     while (batch := work.batch()) is not None:
         work.took(await service.operate.run(batch))
-    return RetriedJobs(preview=False, jobs=work.jobs, at_least=work.behind is not None, next_cursor=_cursor(work.behind))
+    return ChangedJobs(preview=False, jobs=work.jobs, at_least=work.behind is not None, next_cursor=_cursor(work.behind))
 
 
 def _cursor(cursor: failures.Cursor | None) -> str | None:
