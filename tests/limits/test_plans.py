@@ -93,3 +93,36 @@ def test_counts_are_looked_at_without_a_lock_and_beside_a_claim_that_is_open(ses
     assert queue.value("select faultline.is_miscounted('q')") is False
     sessions.hand.execute("update faultline.groups set holding = 3 where group_key = 'g7'")
     assert queue.value("select faultline.is_miscounted('q')") is True
+
+
+#: Any plan that may have parallel workers has them.
+EAGER = ("parallel_setup_cost = 0", "parallel_tuple_cost = 0", "min_parallel_index_scan_size = 0")
+WORKERS_STARTED = "select parallel_workers_to_launch from pg_stat_database where datname = current_database()"
+
+
+def test_no_claim_starts_parallel_workers(queue: Driver, sessions: Sessions) -> None:
+    """To start them takes longer than a claim of a hundred jobs."""
+    if queue.connection.info.server_version < 18_00_00:
+        pytest.skip("before PostgreSQL 18, the server does not count them")
+    queue.execute("select faultline.declare_queue('q', %s::jsonb)", json.dumps({"each_group": {}}))
+    enqueue(queue, ["hot"] * 50_000)
+    queue.execute("vacuum analyze faultline.open_jobs")
+    for setting in EAGER:
+        queue.execute(f"alter database {queue.connection.info.dbname} set {setting}")
+
+    late = sessions.open()
+    for number in range(10):
+        assert len(claim(late, f"w/{number}", 10)) == 10
+        late.execute("select faultline.next_turn('q')")
+        late.execute("select faultline.due('{q}', '{}', '{}', '{}', '{}')")
+
+    late.execute("select pg_stat_force_next_flush()")
+    assert late.value(WORKERS_STARTED) == 0
+
+
+def test_no_verb_that_is_planned_by_hand_may_start_any(queue: Driver) -> None:
+    settings = "select proname, proconfig from pg_proc where pronamespace = 'faultline'::regnamespace and prosecdef"
+    found = {name: config for name, config in queue.execute(settings) if config and "enable_seqscan=off" in config}
+
+    assert len(found) > 20
+    assert [name for name, config in found.items() if "max_parallel_workers_per_gather=0" not in config] == []

@@ -7,6 +7,7 @@ language plpgsql volatile
 -- Custom plans: a generic one, made here, would be the one that claims of this session have, too.
 set plan_cache_mode = force_custom_plan
 set jit = off
+set max_parallel_workers_per_gather = 0
 as $$
 #variable_conflict use_column
 declare

@@ -18,6 +18,7 @@ language sql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 set jit = off
+set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 as $$
   select j.state, j.queue, s.fencing_token, s.position, s.chunk

@@ -20,6 +20,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 set jit = off
+set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 as $$
 #variable_conflict use_column

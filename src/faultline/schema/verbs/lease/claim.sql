@@ -44,6 +44,8 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 -- Before PostgreSQL 18, a plan with a node that is switched off costs so much that PostgreSQL compiles it: 100 ms.
 set jit = off
+-- To start parallel workers takes longer than a claim.
+set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
