@@ -30,7 +30,7 @@ declare
     "faultline_producer": ["enqueue_flow", "publish", "chunks",
                            "enqueue", "enqueue_many", "cancel", "signal"],
     "faultline_worker": ["enqueue_flow", "upstream", "start_again", "fork", "publish", "subscribe", "stream", "chunks",
-                         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
+                         "enqueue", "enqueue_many", "claim", "sync_claim", "renew", "complete", "fail", "release", "mark_started",
                          "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce", "expire", "program_changed", "try_changed",

@@ -18,6 +18,7 @@ from faultline.core.backoff import Pause
 from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
 from faultline.store import verbs
+from faultline.worker.claiming import SLOW_CLAIM_SECONDS, claimed_by, synced
 from faultline.worker.hold import Hold
 from faultline.worker.pace import Pace
 from faultline.worker.poll import reset_seconds
@@ -254,17 +255,20 @@ class Feed:
         owner = self._leases.owner_of_claim(self.name)
         hints: list[Bound | None] = []
         self._hinted = hints
-        claim = verbs.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds)
+        syncs = self.within is not None and self._claim_seconds > SLOW_CLAIM_SECONDS
+        claim = verbs.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds, syncs=syncs)
         claim = replace(claim, params_now=partial(self._sending, owner, claim.params))
         try:
             leases = await self._database.run(claim)
         except OutcomeUnknown:
-            leases = await self._claimed_by(owner)
+            leases = await claimed_by(self._database, self.name, owner, self._chance)
         except Exception:
             self._asked_as = None
             raise
         finally:
             self._hinted = None
+        if syncs:
+            leases = await synced(self._database, self.name, owner, self._chance, leases)
         took = loop.time() - asked_at
         self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
         if reset:
@@ -293,7 +297,7 @@ class Feed:
         owner, self._asked_as = self._asked_as, None
         if owner is not None:
             asked_at = asyncio.get_running_loop().time()
-            leases = await self._claimed_by(owner)
+            leases = await claimed_by(self._database, self.name, owner, self._chance)
             if leases:
                 self._counts.claimed(leases)
                 holds = [Hold(lease, asked_at, self._counts) for lease in leases]
@@ -324,19 +328,6 @@ class Feed:
             # A later claim may bring more urgent jobs.
             self.waiting = deque(sorted(self.waiting, key=lambda hold: hold.lease.priority))
         self.fill()
-
-    async def _claimed_by(self, owner: str) -> list[Lease]:
-        """The answer to a claim was lost. Read which jobs it got, or they would wait until their leases expire."""
-        pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
-        while True:
-            try:
-                leases = await self._database.run(verbs.claimed_by(owner))
-            except Exception as error:  # noqa: BLE001
-                events.emit("claim_unanswered", queue=self.name, error=str(error))
-                await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
-            else:
-                events.emit("claim_answered_late", queue=self.name, jobs=len(leases))
-                return leases
 
     def fill(self) -> None:
         """Start a few jobs, and more at the next turn of the loop.

@@ -14,6 +14,19 @@ GUARDS: Guards = {
             "case when claim.limits then remaining else least(remaining, 1) end",
             "remaining",
         ),
+        "waits for the disk unless its caller syncs it": ("if claim.syncs and ", "if "),
+        "waits for the disk where something was written before": (" and pg_current_xact_id_if_assigned() is null", ""),
+        "does not keep others waiting for the disk": (
+            "      perform set_config('synchronous_commit', 'off', true);",
+            "      null;",
+        ),
+    },
+    "sync_claim": {
+        "waits for what was committed before": ("  perform pg_logical_emit_message(true, 'faultline', '');", "  null;"),
+        "says whether the claim is there": ("  return exists (\n", "  return true or exists (\n"),
+        "looks at the token": " and j.fencing_token = sync_claim.token",
+        "looks at the owner": " and j.lease_owner = sync_claim.owner",
+        "looks at the job": "j.id = sync_claim.job_id and ",
     },
     "claim_within": {
         "wants READ COMMITTED": "  perform faultline.read_committed('a claim of a queue with limits');\n",

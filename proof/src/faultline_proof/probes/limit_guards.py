@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -102,3 +103,46 @@ def a_verb_of_limits_or_schedules_leaves_no_door_open(sessions: Sessions) -> Non
         with q.unsaved():
             call(q, due)
             expect(f"the verb after {verb}", q.value("select current_setting('faultline.verb', true)") or "", "")
+
+
+_SYNCS = "select count(*) from faultline.claim(%s, 'w/1', 1, flows => true, limits => true, syncs => %s)"
+
+
+@probe("claim", "sync_claim", "durable")
+def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", concurrency=2)
+    put(q, "a", 1)
+    q.enqueue(queue="plain")
+    for queue, syncs, has_written, level in (
+        ("default", True, False, "off"),
+        ("default", False, False, "on"),
+        ("plain", True, False, "on"),
+        # What was written before is not its own.
+        ("default", True, True, "on"),
+    ):
+        with q.unsaved():
+            if has_written:
+                q.enqueue(queue="elsewhere")
+            expect("claimed", q.value(_SYNCS, queue, syncs), 1)
+            story = f"a claim of {queue}, syncs {syncs}, in a transaction that has written {has_written}"
+            expect(story, q.value("show synchronous_commit"), level)
+
+
+@probe("sync_claim", "durable")
+def a_claim_is_synced_by_a_write_and_only_if_it_is_still_there(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    written = "select pg_current_xact_id_if_assigned() is not null and pg_current_wal_insert_lsn() > %s::pg_lsn"
+    with q.unsaved():
+        q.execute("set local synchronous_commit = off")
+        before = q.value("select pg_current_wal_insert_lsn()::text")
+        expect("its claim is there", q.run(verbs.sync_claim(lease)), True)
+        expect("it has written something", q.value(written, before), True)
+        expect("synchronous_commit after sync_claim", q.value("show synchronous_commit"), "on")
+    for other in (
+        replace(lease, job_id=q.enqueue()),
+        replace(lease, fencing_token=lease.fencing_token + 1),
+        replace(lease, owner="another/1"),
+    ):
+        expect("a claim that is not there", q.run(verbs.sync_claim(other)), False)

@@ -28,7 +28,7 @@ _CALLS = {
         "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
         "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
         "expire", "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "offer_turn", "fold",
-        "recount",
+        "recount", "sync_claim",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
@@ -167,6 +167,7 @@ def _keep_limits(q: Session) -> None:
     q.run(limit.next_turn("limited"))
     q.run(limit.offer_turn("limited", "w"))
     q.run(limit.fold(["limited"]))
+    q.run(verbs.sync_claim(q.new_lease(priority=-300)))
     q.run(budget.declare_budget("tokens", {"rate": 1}))
     q.run(budget.take_budget(q.new_lease(priority=-300), "tokens", 1, 1))
 

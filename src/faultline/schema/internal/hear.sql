@@ -5,7 +5,7 @@
 -- An event is found by the number of its transaction: one that was open at the last look, or is newer. Unlike a bound that is
 -- a time, this hides nothing that is committed late, and no dead row is read again.
 create or replace function faultline.hear(
-  inout shard faultline.shards, shards integer, due timestamptz, most integer default 5000
+  inout shard faultline.shards, shards integer, due timestamptz, most integer default 2000
 )
 language plpgsql volatile
 as $$

@@ -27,6 +27,7 @@ from faultline.store.verbs.lease import record_refusal as record_refusal
 from faultline.store.verbs.lease import release as release
 from faultline.store.verbs.lease import renew as renew
 from faultline.store.verbs.lease import step as step
+from faultline.store.verbs.lease import sync_claim as sync_claim
 from faultline.store.verbs.lease import try_changed as try_changed
 from faultline.store.verbs.measure import roll_up as roll_up
 from faultline.store.verbs.measure import sample as sample

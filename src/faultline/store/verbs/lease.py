@@ -36,12 +36,18 @@ _REFUSED = RowOf(_Refused, reason=Column("reason", Reason))
 _CLAIMED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key", group="group_key").columns
 
 
-def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
-    """Claim due jobs, those of flows too, the most urgent first. `owner` must be new for every call."""
+def claim(
+    queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = (), syncs: bool = False
+) -> Statement[list[Lease]]:
+    """Claim due jobs, those of flows too, the most urgent first. `owner` must be new for every call.
+
+    `syncs`: the caller runs none of them before `sync_claim` has returned True.
+    """
+    given = "%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true, true" + (", true" if syncs else "")
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
-        sql=f"select {_CLAIMED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true, true)",
+        sql=f"select {_CLAIMED} from faultline.claim({given})",
         params=(
             queue,
             owner,
@@ -67,6 +73,18 @@ def claimed_by(owner: str) -> Statement[list[Lease]]:
         params=(owner,),
         read=lambda rows: _leases(rows, owner),
         repeatable=True,
+    )
+
+
+def sync_claim(lease: Lease) -> Statement[bool]:
+    """Wait until the claim that got this lease is on the disk. False: it is not there any more."""
+    return Statement(
+        name="sync_claim",
+        sql="select faultline.sync_claim(%s, %s, %s)",
+        params=(lease.job_id, lease.fencing_token, lease.owner),
+        read=value,
+        repeatable=True,
+        often=True,
     )
 
 

@@ -9,6 +9,8 @@
 -- `flows`: the caller knows flows. Without it, no job of a flow is claimed: code that does not read the job's history
 -- would do again what was done. A suspended job is claimed when its time is up: that is the timeout of its waits.
 -- `limits`: the caller holds nothing ahead in a queue with limits. Without it, it gets one job of such a queue at a time.
+-- `syncs`: the caller runs nothing before `sync_claim` has said that the claim is on the disk. So the claim of a queue with limits
+-- does not wait for that itself, and neither do those that wait for its lock. Not in a transaction that has written before.
 --
 -- Each priority is a range scan of its own: one scan over all of them would read every delayed job.
 -- Rows are returned in physical order: sort them before you run them.
@@ -20,7 +22,8 @@ create or replace function faultline.claim(
   lower_bounds timestamptz[] default '{}',
   lower_ids uuid[] default '{}',
   flows boolean default false,
-  limits boolean default false
+  limits boolean default false,
+  syncs boolean default false
 ) returns table (
   job_id uuid,
   fencing_token faultline.token,
@@ -73,6 +76,9 @@ begin
   end if;
   perform faultline.durable();
   if known_queue.limited then
+    if claim.syncs and pg_current_xact_id_if_assigned() is null then
+      perform set_config('synchronous_commit', 'off', true);
+    end if;
     return query
       select * from faultline.claim_within(
         claim.queue, claim.owner, case when claim.limits then remaining else least(remaining, 1) end, claim.flows, known_queue.shards
