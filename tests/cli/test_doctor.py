@@ -138,7 +138,7 @@ def test_work_that_nobody_serves_and_what_was_set_aside_is_told(queue: Driver, d
 
     assert of_level(told, "warning")["waiting"].startswith("lonely: jobs have been due for")
     assert of_level(told, "note")["paused"].endswith(": the bank is closed")
-    assert of_level(told, "note")["failed jobs"] == "1 have failed"
+    assert of_level(told, "note")["failed jobs"] == "1 has failed"
     assert sum(finding["check"] == "waiting" for finding in told["findings"]) == 1
 
 

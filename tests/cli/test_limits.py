@@ -139,4 +139,4 @@ def test_a_full_queue_without_groups_is_named_and_its_jobs_wait(queue: Driver, d
     found = faultline("doctor", "--dsn", dsn).stdout
 
     assert next(line.split() for line in shown if line.startswith("one"))[:7] == ["one", "1", "1", "-", "1", "0", "1"]
-    assert "one is full: 1 permits are held, 1 jobs wait" in " ".join(found.split())
+    assert "one is full: 1 permit is held, 1 job waits" in " ".join(found.split())

@@ -33,7 +33,7 @@ def test_the_doctor_names_a_full_queue(queue: Driver, dsn: str) -> None:
     claim(queue, "mail", 5)
 
     assert [(one["level"], one["found"]) for one in findings(dsn)] == [
-        ("note", "mail is full: 1 permits are held, 2 jobs wait")
+        ("note", "mail is full: 1 permit is held, 2 jobs wait")
     ]
 
 

@@ -351,6 +351,40 @@ def a_schedule_has_never_ticked(tale: Tale) -> None:
     tale.row("queued", 0, None, attempt=0)
 
 
+@breaks(Rule.TICK_ALONE)
+def the_job_of_a_tick_starts_before_the_one_before_has_ended(tale: Tale) -> None:
+    tale.limits["overlap"] = {"nightly": "one"}
+    for at, job_id in ((60.0, "j"), (120.0, "k")):
+        tale.tick(at, job_id, decided_at=at)
+    _claimed(tale, "j")
+    for call in (_claimed, _completed) if tale.forged else (_completed, _claimed):
+        call(tale, "k" if call is _claimed else "j")
+    _completed(tale, "k")
+    _done(tale, "j")
+    _done(tale, "k")
+
+
+@breaks(Rule.TICK_ALONE)
+def a_tick_is_skipped_and_nothing_is_open(tale: Tale) -> None:
+    """Two of it are, and a third has no room."""
+    tale.limits["overlap"] = {"nightly": "one"}
+    tale.tick(60.0, "j", decided_at=60.0)
+    if not tale.forged:
+        tale.tick(120.0, "k", decided_at=120.0)
+        tale.row("queued", 0, None, "k", attempt=0)
+    tale.tick(180.0, outcome="skipped", decided_at=180.0)
+    tale.row("queued", 0, None, "j", attempt=0)
+
+
+@breaks(Rule.TICK_ALONE)
+def a_tick_makes_a_third_job_beside_two_that_are_open(tale: Tale) -> None:
+    tale.limits["overlap"] = {"nightly": "one"}
+    for at, job_id in ((60.0, "j"), (120.0, "k"), (180.0, "l")):
+        if job_id != "l" or tale.forged:
+            tale.tick(at, job_id, decided_at=at)
+            tale.row("queued", 0, None, job_id, attempt=0)
+
+
 # Unique jobs
 
 

@@ -117,7 +117,7 @@ class Tale:
         return self.call("take_budget", job_id, token=1, owner="a/1", detail=json.dumps(["b", cost, number]), **facts)
 
     def tick(self, at: float, job_id: str | None = None, until: float | None = None, **facts: Any) -> None:
-        outcome = "fired" if job_id else "missed"
+        outcome = facts.pop("outcome", "fired" if job_id else "missed")
         self.final.ticks.append(TickHeld("nightly", at, until, outcome, job_id, **facts))
 
     def faults(self) -> list[Fault]:

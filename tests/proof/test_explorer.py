@@ -149,6 +149,29 @@ MUTANTS = {
         "budget-wait-raise",
         "wait for ever",
     ),
+    "a claim that looks what is open after it has looked for events": (
+        "hear",
+        (
+            "pg_snapshot_xmax(before)",
+            "pg_snapshot_xmax(pg_current_snapshot())",
+            "faultline.open_xids(before, ",
+            "faultline.open_xids(pg_current_snapshot(), ",
+        ),
+        "limit-hear-enqueue",
+        "nothing runs, and these wait for ever",
+    ),
+    "a tick whose job waits for one that somebody is ending": (
+        "wait_behind",
+        ("  for update skip locked;\n", "  ;\n"),
+        "tick-one-complete",
+        "tick waits for a lock, and should skip what is locked",
+    ),
+    "a tick whose job does not wait for the one before": (
+        "wait_behind",
+        ("set suspended = true, next_run_at = '9999-01-01Z', in_group", "set in_group"),
+        "tick-one-release",
+        "2 jobs of one schedule run at once",
+    ),
     "a submission sent again that does not look into the ledger": (
         "place_known",
         ("news := faultline.withdraw_done(ids, news);", ""),

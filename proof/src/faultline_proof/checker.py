@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from faultline_proof import accounts, budget_rules, flow_rules, limit_rules, tick_rules, unique_rules
+from faultline_proof import accounts, budget_rules, flow_rules, limit_rules, overlap_rules, tick_rules, unique_rules
 from faultline_proof.accounts import ENDINGS, Case, Grants, Story, token_of
 from faultline_proof.faults import Fault, Limits, Rule
 
@@ -32,6 +32,7 @@ def check(history: History, final: Final, limits: Limits | None = None) -> list[
         *limit_rules.check(history, final, stories, case),
         *budget_rules.check(history, final, case),
         *tick_rules.check(final, case),
+        *overlap_rules.check(final, stories, case),
         *unique_rules.check(stories, case),
     ]
 

@@ -37,6 +37,7 @@ class Rule(StrEnum):
     UNIQUE_ONE = "of a unique key, one job at most waits for its first run"
     UNIQUE_RUN = "a submission that is answered with a waiting job is followed by a run of it"
     TICK_ONCE = "every moment of a schedule is decided once, and makes one job at most"
+    TICK_ALONE = "where overlaps are not allowed, a job of a schedule starts when the one before has ended for good"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +78,7 @@ class Limits:
     every: Mapping[str, float] = field(default_factory=dict)
     #: What these schedules do about moments that came due while nobody looked: `all` or `latest`.
     catch_up: Mapping[str, str] = field(default_factory=dict)
+    #: What these schedules do about a moment that comes while jobs of theirs are open: `skip` or `one`.
+    overlap: Mapping[str, str] = field(default_factory=dict)
     #: Somebody has surely looked at all of them since then: no moment up to it is left. In the database's time.
     ticked_until: float | None = None

@@ -163,7 +163,7 @@ def group_order(jobs: dict[str, JobHeld], stories: dict[str, Story], changes: Ch
         if row.group is not None and changes.always_ordered(row.queue, row.group):
             groups[row.queue, row.group].append(stories[job_id])
     for (queue, key), members in groups.items():
-        placed = sorted((at, _ended_at(story), story.job_id) for story in members if (at := _placed_at(story)) is not None)
+        placed = sorted((at, ended_at(story), story.job_id) for story in members if (at := _placed_at(story)) is not None)
         answered = [at for at, _, _ in placed]
         latest = list(accumulate(((end, job_id) for _, end, job_id in placed), max))
         for story in members:
@@ -171,14 +171,14 @@ def group_order(jobs: dict[str, JobHeld], stories: dict[str, Story], changes: Ch
             # What was granted before there was an order has none.
             started = [op.ended_at for op in story.grants if op.invoked_at >= changes.declared_at(queue)]
             started = started if len(started) == len(story.grants) else []
-            place = bisect_left(answered, min(asked, default=-math.inf)) if started and not _came_again(story) else 0
+            place = bisect_left(answered, min(asked, default=-math.inf)) if started and not came_again(story) else 0
             if place and latest[place - 1][0] > min(started):
                 told = f"was started in {_named(queue, key)} before {latest[place - 1][1]}, which comes first, had ended"
                 yield Fault(Rule.GROUP_ORDER, story.job_id, told)
                 break
 
 
-def _came_again(story: Story) -> bool:
+def came_again(story: Story) -> bool:
     """A person has brought it back: its place is a new one."""
     return any(op.verb == "retry" for op in story.others)
 
@@ -186,10 +186,10 @@ def _came_again(story: Story) -> bool:
 def _placed_at(story: Story) -> float | None:
     """When its enqueue was first answered; None if its place in the group is not known."""
     answered = [op.ended_at for op in story.enqueues if op.outcome == "ok"]
-    return None if not answered or _came_again(story) else min(answered)
+    return None if not answered or came_again(story) else min(answered)
 
 
-def _ended_at(story: Story) -> float:
+def ended_at(story: Story) -> float:
     """The earliest moment at which it may have ended for good."""
     if not story.rows or story.rows[0].state in ("queued", "running"):
         return math.inf if story.rows else -math.inf

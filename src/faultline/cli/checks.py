@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.bounds import CLAIMS_AT_ONCE
-from faultline.drawing.words import span
+from faultline.drawing.words import number_of, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -356,7 +356,7 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
         if serving and all(worker.tasks is not None and one.task not in worker.tasks for worker in serving):
             unknown += 1
             fact = (
-                f"{one.task} ({one.queue}): {one.jobs:,} queued {'job' if one.jobs == 1 else 'jobs'}, and none of"
+                f"{one.task} ({one.queue}): {number_of(one.jobs, 'queued job', 'queued jobs')}, and none of"
                 f" {len(serving)} live workers knows the task"
             )
             todo = f"deploy workers that register it; list the jobs: faultline jobs --state queued --task {one.task}"
@@ -373,15 +373,18 @@ def flows(totals: FlowTotals, for_nothing: Some, changed: Some) -> Iterator[Find
         todo = "workers look within a second: start one, or look for a transaction that holds the row of the job"
         yield Finding("flows", WARNING, fact, todo)
     if for_nothing.jobs:
-        fact = f"{for_nothing.jobs:,} jobs wait for nothing, for example {for_nothing.example}"
+        fact = f"{number_of(for_nothing.jobs, 'job waits', 'jobs wait')} for nothing, for example {for_nothing.example}"
         todo = "look at one: faultline flow ID; cancel it, or retry it from its beginning"
         yield Finding("flows", WARNING, fact, todo)
     if changed.jobs:
-        fact = f"{changed.jobs:,} jobs do not go on because their code has changed, for example {changed.example}"
+        jobs = number_of(changed.jobs, "job does", "jobs do")
+        fact = f"{jobs} not go on because the code has changed, for example {changed.example}"
         todo = "`faultline job ID` names the call; deploy the code that they began with, or use job.patched"
         yield Finding("flows", WARNING, fact, todo)
     if totals.sweeps_left:
-        yield Finding("flows", NOTE, f"the children of {totals.sweeps_left:,} ended jobs are being cancelled")
+        yield Finding(
+            "flows", NOTE, f"the children of {number_of(totals.sweeps_left, 'ended job', 'ended jobs')} are being cancelled"
+        )
     if not (late or for_nothing.jobs or changed.jobs):
         kinds = ", ".join(f"{number:,} for {kind}" for kind, number in sorted(totals.waiting.items()))
         yield Finding("flows", OK, f"waiting: {kinds}" if kinds else "nothing waits")
@@ -399,6 +402,6 @@ def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], n
         )
     if failed:
         todo = "list them: faultline jobs --state failed; retry them: faultline retry --failed"
-        yield Finding("failed jobs", NOTE, f"{failed:,} have failed", todo)
+        yield Finding("failed jobs", NOTE, number_of(failed, "has failed", "have failed"), todo)
     else:
         yield Finding("failed jobs", OK, "none")

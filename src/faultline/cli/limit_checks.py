@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.cli.checks import NOTE, OK, WARNING, WRONG, Finding
-from faultline.drawing.words import span
+from faultline.drawing.words import number_of, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,12 +48,13 @@ def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterato
         yield Finding("limits", WARNING, fact, "workers do it every minute: is one alive? See also who holds permits above")
     full = [one for one in uses if one.full and one.waiting + one.ungrouped]
     for one in full:
-        more = "+" if one.at_least else ""
-        fact = f"{one.queue} is full: {one.holding:,} permits are held, {one.waiting + one.ungrouped:,}{more} jobs wait"
+        waits = number_of(one.waiting + one.ungrouped, "job waits", "or more jobs wait" if one.at_least else "jobs wait")
+        fact = f"{one.queue} is full: {number_of(one.holding, 'permit is', 'permits are')} held, {waits}"
         yield Finding("limits", NOTE, fact, f"as it should be, unless they wait for too long: faultline groups {one.queue}")
     passing = [one for one in uses if one.passes_groups]
     for one in passing:
-        fact = f"{one.queue}: {one.ungrouped:,} due jobs have no group, so the limits of its groups do not hold for them"
+        jobs = number_of(one.ungrouped, "due job has", "due jobs have")
+        fact = f"{one.queue}: {jobs} no group, so the limits of its groups do not hold there"
         todo = 'give each a group where it is enqueued: @app.task(group=…), --group, "group" over HTTP and in SQL'
         yield Finding("limits", WARNING, fact, todo)
     served = {queue for worker in workers for queue in worker.queues}
@@ -65,7 +66,9 @@ def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterato
         )
         yield Finding("limits", NOTE, f"{fact}, which has limits", f"{todo} app.queue(NAME) without limits")
     if not late and not full and not passing and not unserved:
-        fact = "no queue has limits" if not uses else f"{len(uses):,} queues have limits, none of them is full"
+        fact = (
+            "no queue has limits" if not uses else f"{number_of(len(uses), 'queue has', 'queues have')} limits, none is full"
+        )
         yield Finding("limits", OK, fact)
 
 

@@ -55,6 +55,11 @@ def span(seconds: float) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def number_of(things: int, one: str, many: str) -> str:
+    """`1 job waits`, `1,200 jobs wait`."""
+    return f"{things:,} {one if things == 1 else many}"
+
+
 def ago(at: datetime | None, now: datetime) -> str:
     if at is None:
         return "never"

@@ -100,16 +100,18 @@ def with_stops(function: str, text: str) -> str:
     body = text[begin.end() : end]
     pieces, last = [], 0
     # What a function has read before its body begins is old when the body reads on.
-    places = [0, *_places(body)] if "pg_current_snapshot()" in text[: begin.end()] else _places(body)
+    looks = "pg_current_snapshot()" in text[: begin.end()]
+    places = [0, *_places(body, behind_then=True)] if looks else _places(body)
     for number, place in enumerate(places, start=1):
         pieces.append(body[last:place] + f" if stops.here('{function}', {number}) then null; end if;")
         last = place
     return text[: begin.end()] + "".join(pieces) + body[last:] + text[end:]
 
 
-def _places(body: str) -> Iterator[int]:  # noqa: C901 - one pass, one case per word
+def _places(body: str, *, behind_then: bool = False) -> Iterator[int]:  # noqa: C901 - one pass, one case per word
     """Where stops belong: behind a statement that reads or locks, behind `end if` where the condition did, where a loop over
-    rows begins, and behind the last of several writes: nobody else sees them one by one.
+    rows begins, and behind the last of several writes: nobody else sees them one by one. With `behind_then` also between
+    such a condition and what is done where it holds.
     """
     start = 0
     #: Of each `if` that is open: whether its condition reads or locks.
@@ -137,6 +139,7 @@ def _places(body: str) -> Iterator[int]:  # noqa: C901 - one pass, one case per 
         elif word == "then" and in_condition:
             in_condition = False
             conditions[-1] = conditions[-1] or _touches(before)
+            stop = behind_then and _touches(before)
         elif word == "loop" and _FOR.match(before):
             stop = _touches(before)
         else:

@@ -84,6 +84,23 @@ GUARDS: Guards = {
         "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
         "looks from here on where there was nothing": ("    if shard.seen_to = '0' then\n", "    if false then\n"),
         "keeps what is open where there was nothing": ("faultline.open_xids(before, shard.seen_to)", "'{}'"),
+        "has looked what is open before it looks for events": (
+            "pg_snapshot_xmax(before)",
+            "pg_snapshot_xmax(pg_current_snapshot())",
+            ("faultline.open_xids(before, ", "faultline.open_xids(pg_current_snapshot(), "),
+        ),
+    },
+    "has_due": {
+        "does not search for priority 0": (
+            "j.priority > level and j.priority < case when level < 0 then 0 else 32768 end",
+            "j.priority > level",
+        ),
+    },
+    "pick_plain": {
+        "does not search for priority 0": (
+            "j.priority > level and j.priority < case when level < 0 then 0 else 32768 end",
+            "j.priority > level",
+        ),
     },
     "hear_groups": {
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),

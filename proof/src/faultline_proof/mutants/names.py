@@ -47,6 +47,15 @@ GUARDS: Guards = {
     "stream": {"wants a name": _checked("stream.name", "a stream", 200, _ANY_ENDS)},
     "step": {"wants a name that can be read": _checked("step.name", "a step", 200, _ANY_ENDS)},
     "receive": {"wants a name that can be read": _checked("receive.name", "a signal", 200, _ANY_ENDS)},
+    "watch": {"wants a name": _checked("watch.name", "a call", 200, _ANY_ENDS)},
+    "suspend": {
+        "wants a name": ("    where (coalesce(length(w.name), 0) not between 1 and 200 or ", "    where ("),
+        "wants a name that can be read": (" or faultline.is_unreadable(w.name))\n", ")\n"),
+        "lets go on what is known": (
+            "\n      and not exists (select from faultline.calls c where c.job_id = i.id and c.number = w.number);\n",
+            ";\n",
+        ),
+    },
     "record": {"wants a name that can be read": "        and not faultline.is_unreadable(given.name)\n"},
     "add_api_key": {"wants a name that can be read": _checked("add_api_key.name", "an API key", 100)},
     "signal": {

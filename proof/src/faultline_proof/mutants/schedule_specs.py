@@ -22,9 +22,16 @@ GUARDS: Guards = {
         "waits": ("set suspended = true, next_run_at = '9999-01-01Z', in_group", "set in_group"),
     },
     "declare_schedules": {
-        "renames before it uses a name again": ("coalesce(d ->> 'name' = any (renamed), false), ", ""),
+        "renames before it uses a name again": ("(select max(t.turn) from turns t where t.name = d.name), ", ""),
+        "renames a row of schedules from its end": ("where t.turn < cardinality(names)", "where t.turn < 1"),
+        "knows what newer code has renamed": ("      where s.was = any (names)\n", "      where false\n"),
+        "locks in one order": ("  order by s.id\n  for update;\n", "  limit 0;\n"),
         "takes none that the same code declares": ("        and not coalesce(s.digest = any (mine), false)\n", ""),
         "knows what the worker declared before": ("  returning w.schedules into mine;\n", ";\n"),
+    },
+    "has_moved": {
+        "follows a name that is in use again": ("    where l.name = any (has_moved.names)\n", "    where false\n"),
+        "leaves a schedule that the code still has": ("where l.name <> all (has_moved.names)", "where true"),
     },
     "change_schedule": {
         "looks up what runs": (

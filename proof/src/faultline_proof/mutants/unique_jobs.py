@@ -24,28 +24,22 @@ GUARDS: Guards = {
     },
     "prune": {
         "forgets the key of a failed job": (
-            """      free as (
-        delete from faultline.unique_keys k
-        where k.ctid""",
-            """      free as (
-        delete from faultline.unique_keys k
-        where false and k.ctid""",
-            (
-                "          where not exists (\n            select from faultline.unique_keys k",
-                "          where true or not exists (\n            select from faultline.unique_keys k",
-            ),
+            "      perform faultline.free_keys(part.ids, part.queues, part.keys, part.tasks);\n",
+            "",
+            ("k.key = j.unique_key and k.task = j.task and k.job_id = j.id", "false"),
         ),
-        "keeps a failed job whose key is held": (
-            "          where not exists (\n            select from faultline.unique_keys k",
-            "          where true or not exists (\n            select from faultline.unique_keys k",
-        ),
+        "keeps a failed job whose key is held": ("k.key = j.unique_key and k.task = j.task and k.job_id = j.id", "false"),
         "puts keys of open jobs behind the others": (
             "set until = faultline.clock() + interval '1 hour'",
             "set until = k.until",
         ),
     },
     "forget_jobs": {
-        "forgets the key of a failed job": ("k.job_id = e.id\n        for update", "false\n        for update"),
+        "forgets the key of a failed job": "  perform faultline.free_keys(gone.ids, gone.queues, gone.keys, gone.tasks);\n",
+    },
+    "free_keys": {
+        "leaves a key that somebody holds": ("      for update skip locked\n", "      for update\n"),
+        "leaves a key that names another job": (" and k.job_id = e.id\n", "\n"),
     },
     "start_over": {
         "gives retried jobs their keys": "    perform faultline.take_keys(unique_ids);\n",

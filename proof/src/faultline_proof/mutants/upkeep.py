@@ -14,7 +14,7 @@ _PRUNE_LEDGER = (
 
 _PRUNE_FAILED = (
     "and o.finished_at < horizon and o.flow_id is null\n        limit prune.max_rows\n"
-    "        for update skip locked\n      ),\n      free"
+    "        for update skip locked\n      ) e;\n"
 )
 
 _PRUNE_JOURNAL = "where o.at < horizon limit prune.max_rows for update skip locked"

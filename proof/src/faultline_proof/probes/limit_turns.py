@@ -40,6 +40,14 @@ def _expect_served(q: Session, name: str) -> None:
     expect_right_accounts(q)
 
 
+def _reads_few(q: Session, what: str, call: Callable[[], object]) -> None:
+    before = rows_read(q)
+    call()
+    read = rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"{what} read {read} rows and entries, and {3 * _SERVED} are gone")
+
+
 @probe(
     "plan", "pick_groups", "claim_within", "next_turn", "has_due", "hear_groups", "hear", "shards", "groups", "save_shard"
 )
@@ -57,18 +65,26 @@ def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
             expect("granted", len(held), 20)
             done(q, *held)
 
-    def reads_few(what: str, call: Callable[[], object]) -> None:
-        before = rows_read(q)
-        call()
-        read = rows_read(q) - before
-        if read > _FEW:
-            raise AssertionError(f"{what} read {read} rows and entries after {3 * _SERVED} turns")
-
     with q.unsaved():
         put(q, "new", 1)
-        reads_few("a claim", lambda: expect("granted", groups(take(q, 1)), ["new"]))
-        reads_few("a claim of nothing", lambda: expect("granted", take(q, 1), []))
-        reads_few("a look for the next turn", lambda: q.execute("select faultline.next_turn('default')"))
+        _reads_few(q, "a claim", lambda: expect("granted", groups(take(q, 1)), ["new"]))
+        _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
+        _reads_few(q, "a look for the next turn", lambda: q.execute("select faultline.next_turn('default')"))
+
+
+@probe("plan", "has_due", "pick_plain")
+def a_claim_walks_no_delayed_jobs_that_are_gone(sessions: Sessions) -> None:
+    """Most jobs have priority 0: to look for the next priority from below it would be to walk all that had it."""
+    q, holder = sessions.open(), sessions.open()
+    limit(q, "*", concurrency=1)
+    put(q, None, 3 * _SERVED, delay_seconds=3600)
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.open_jobs")
+    sessions.hand.execute("delete from faultline.open_jobs")
+    with q.unsaved():
+        _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
+        put(q, "a", 1)
+        _reads_few(q, "a claim of a group", lambda: expect("granted", groups(take(q, 1)), ["a"]))
 
 
 @probe("pick_groups", "hear_groups", "save_shard", "shards")

@@ -34,6 +34,9 @@ _NAMING = {
     "receive": f"select faultline.receive({_LEASE}, '1', %(name)s)",
     "record": f"select faultline.record({_LEASE}, jsonb_build_array(jsonb_build_object("
     "'number', '1', 'kind', 'step', 'name', %(name)s::text)))",
+    "watch": f"select faultline.watch({_LEASE}, '1', %(name)s, null, 'raise', array[%(other)s::uuid])",
+    "suspend": "select faultline.suspend(array[%(id)s]::uuid[], array[%(token)s]::bigint[], array[%(owner)s],"
+    " jsonb_build_array(jsonb_build_array(jsonb_build_object('number', '1', 'kind', 'signal', 'name', %(name)s::text))))",
     "step": f"select faultline.step({_LEASE}, %(name)s)",
     "stream": f"select faultline.stream({_LEASE}, %(name)s, 0, '[1]')",
     "add_api_key": "select faultline.add_api_key(gen_random_uuid(), sha256('k'), %(name)s, array['read'])",
@@ -56,6 +59,8 @@ _NAMED = {
     "stream": _NAMING["stream"],
     "step": _NAMING["step"],
     "receive": _NAMING["receive"],
+    "watch": _NAMING["watch"],
+    "suspend": _NAMING["suspend"],
     "add_api_key": _NAMING["add_api_key"],
 }
 
@@ -63,7 +68,7 @@ _NAMED = {
 def _all_refused(sessions: Sessions, verbs: dict[str, str], names: Sequence[str | None], *texts: str) -> None:
     q = sessions.open()
     lease = q.new_lease()
-    held = {"id": lease.job_id, "token": lease.fencing_token, "owner": lease.owner}
+    held = {"id": lease.job_id, "token": lease.fencing_token, "owner": lease.owner, "other": q.enqueue()}
     for verb, statement in verbs.items():
         for name in names:
             with refused(q, "FL005", *texts, what=f"{verb} of {name!r}"):
@@ -104,6 +109,21 @@ def what_was_named_before_there_was_this_rule_can_be_ended(sessions: Sessions) -
         expect("resumed", q.execute("select faultline.resume(%s)", name), [(True,)])
         expect("unsubscribed", q.execute("select faultline.unsubscribe(%s, 't')", name), [(True,)])
         expect("removed", q.execute("select faultline.remove_schedule(%s)", name), [(False,)])
+
+
+@probe("suspend")
+def a_call_that_was_named_before_there_was_this_rule_goes_on(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    held = {"id": lease.job_id, "token": lease.fencing_token, "owner": lease.owner, "name": HIDING[-1]}
+    sessions.hand.execute(
+        "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at)"
+        " values (%s, '1', 'signal', %s, 1, now())",
+        lease.job_id,
+        HIDING[-1],
+    )
+    expect("refused", q.connection.execute(_NAMING["suspend"].encode(), held).fetchall(), [])
+    expect("waits", q.value("select suspended from faultline.open_jobs where id = %s", lease.job_id), wanted=True)
 
 
 @probe("read_jobs", "reject_job", "subscribe")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from faultline_proof.probes.limit_stage import done, take
@@ -84,6 +85,64 @@ def a_name_that_was_given_up_may_be_used_again(sessions: Sessions) -> None:
         expect("the old name alone", declare(q, code[1]), {old: "made"})
         sessions.hand.execute("delete from faultline.schedules")
         sessions.hand.execute("delete from faultline.workers")
+
+
+def _ids(q: Session) -> dict[str, int]:
+    return dict(q.execute("select name, id from faultline.schedules"))
+
+
+@probe("declare_schedules", "has_moved")
+def names_that_are_passed_on_in_a_row_take_their_histories_along(sessions: Sessions) -> None:
+    q = sessions.open()
+    # By their names, the one whose name is free comes last or first.
+    for names in (("a", "b", "c", "d"), ("d", "c", "b", "a")):
+        old = [(name, f"old {name}", None) for name in names[:3]]
+        new = [(name, f"new {name}", was) for was, name in pairwise(names)]
+        declare(q, *old, worker="old")
+        before = _ids(q)
+        expect("beside the old code", set(declare(q, *new).values()), {"waiting"})
+        sessions.hand.execute("delete from faultline.workers where id = 'old'")
+        expect("after it", set(declare(q, *new).values()), {"taken"})
+        after = {name: before[was] for was, name in pairwise(names)}
+        expect("each has its history", _ids(q), after)
+        expect("again", set(declare(q, *new).values()), {"known"})
+        # A worker of the old code starts once more: what it knows ticks already, by other names.
+        expect("the old code", set(declare(q, *old, worker="old").values()), {"waiting"})
+        expect("one alone", declare(q, old[0], worker="old"), {names[0]: "waiting"})
+        expect("none is doubled", _ids(q), after)
+        sessions.hand.execute("delete from faultline.workers where id = 'new'")
+        expect("back", set(declare(q, *old, worker="old").values()), {"taken"})
+        expect("each has its history again", _ids(q), before)
+        sessions.hand.execute("delete from faultline.schedules")
+        sessions.hand.execute("delete from faultline.workers")
+
+
+@probe("declare_schedules", "has_moved")
+def a_new_schedule_may_have_the_name_that_another_had_before(sessions: Sessions) -> None:
+    q = sessions.open()
+    declare(q, ("report", "d1", None), worker="old")
+    sessions.hand.execute("delete from faultline.workers")
+    declare(q, ("daily", "d2", "report"), worker="old")
+    before = _ids(q)
+    sessions.hand.execute("delete from faultline.workers")
+    # Code that no longer says what its schedule was called.
+    expect("then", declare(q, ("daily", "d3", None), ("report", "d4", None)), {"daily": "taken", "report": "made"})
+    expect("the history", _ids(q)["daily"], before["daily"])
+
+
+@probe("declare_schedules")
+def workers_of_different_code_lock_schedules_in_one_order(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    declare(q, *((name, name, None) for name in "abc"), worker="old")
+    sessions.hand.execute("delete from faultline.workers")
+    other.begin()
+    other.execute("select from faultline.schedules where name = 'a' for update")
+    # It renames c first, and a last.
+    answer = q.start(lambda one: declare(one, ("b", "1", "a"), ("c", "2", "b"), ("d", "3", "c")))
+    sessions.wait_until_blocked(q, answer)
+    expect("free", other.execute("select name from faultline.schedules where name = 'c' for update skip locked"), [("c",)])
+    other.rollback()
+    expect("then", set(answer.result().values()), {"taken"})
 
 
 @probe("change_schedule", "tick")

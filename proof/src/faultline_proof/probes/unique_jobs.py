@@ -129,7 +129,7 @@ def a_replaced_job_gives_back_what_it_kept_of_its_old_group(sessions: Sessions) 
     expect_right_accounts(q)
 
 
-@probe("prune", "forget_jobs", "place_unique")
+@probe("free_keys", "prune", "forget_jobs", "place_unique")
 def a_failed_job_counts_for_no_period_also_when_it_is_pruned(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     unique = {"key": "k", "while": None, "period": 86400}
@@ -137,7 +137,8 @@ def a_failed_job_counts_for_no_period_also_when_it_is_pruned(sessions: Sessions)
     failed(q, *take(q), then="fail")
     other.begin()
     other.execute("select from faultline.unique_keys for update")
-    expect("pruned while its key is held", q.value("select faultline.prune('failed', '0')"), 0)
+    pruned = sessions.at_once(q, lambda one: one.value("select faultline.prune('failed', '0')"))
+    expect("pruned while its key is held", pruned, 0)
     other.rollback()
     expect("pruned", q.value("select faultline.prune('failed', '0')"), 1)
     second = ask(q, unique=unique)
@@ -153,6 +154,16 @@ def a_failed_job_counts_for_no_period_also_when_it_is_pruned(sessions: Sessions)
     done(q, *take(q))
     q.execute("select faultline.prune('ledger', '0')")
     expect("the same", ask(q, unique=unique), third)
+
+
+@probe("free_keys", "prune")
+def a_key_that_names_another_job_outlives_the_one_before(sessions: Sessions) -> None:
+    q = sessions.open()
+    ask(q)
+    failed(q, *take(q), then="fail")
+    second = ask(q)
+    expect("pruned", q.value("select faultline.prune('failed', '0')"), 1)
+    expect("the same", ask(q), second)
 
 
 @probe("start_over", "take_keys", "retry", "retry_failed")

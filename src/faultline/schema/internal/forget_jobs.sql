@@ -4,6 +4,8 @@ create or replace function faultline.forget_jobs(job_ids uuid[], out highest big
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+  gone record;
 begin
   with done as (
     delete from faultline.ledger f where f.job_id = any (forget_jobs.job_ids) returning f.fencing_token, f.ctid
@@ -11,24 +13,18 @@ begin
   ended as (
     delete from faultline.open_jobs j where j.id = any (forget_jobs.job_ids)
     returning j.fencing_token, j.id, j.queue, j.unique_key, j.task
-  ),
-  -- A job that failed counts for no period, also once it is gone.
-  free as (
-    delete from faultline.unique_keys k
-    where k.ctid = any (array(
-      select n.ctid
-      from ended e
-      cross join lateral (
-        select k.ctid from faultline.unique_keys k
-        where k.queue = e.queue and k.key = e.unique_key and k.task = e.task and k.job_id = e.id
-        for update skip locked
-      ) n
-    ))
   )
   select
-    greatest((select max(d.fencing_token) from done d), (select max(e.fencing_token) from ended e)),
-    (select array_agg(d.ctid) from done d)
-  into highest, ctids;
+    greatest((select max(d.fencing_token) from done d), (select max(e.fencing_token) from ended e)) as highest,
+    (select array_agg(d.ctid) from done d) as ctids,
+    array(select e.id from ended e) as ids,
+    array(select e.queue from ended e) as queues,
+    array(select e.unique_key from ended e) as keys,
+    array(select e.task from ended e) as tasks
+  into gone;
+  highest := gone.highest;
+  ctids := gone.ctids;
+  perform faultline.free_keys(gone.ids, gone.queues, gone.keys, gone.tasks);
   delete from faultline.edges e
   where e.call_id = any (array(select c.id from faultline.calls c where c.job_id = any (forget_jobs.job_ids)));
   delete from faultline.calls c where c.job_id = any (forget_jobs.job_ids);

@@ -112,7 +112,6 @@ class Permit:
     """How a job stands to the limits of its queue and of its group."""
 
     limited: bool
-    paused: bool
     #: It holds a permit: of its queue, of its group. A job of a strict order keeps it between its attempts.
     of_queue: bool
     of_group: bool
@@ -395,7 +394,6 @@ def _page(rows: Rows, start: str, page_rows: int) -> GroupPage:
 _PERMIT = RowOf(
     Permit,
     limited="coalesce(q.limited, false)",
-    paused="q.paused_at is not null",
     of_queue="coalesce(j.counted & 1 > 0, false)",
     of_group="coalesce(j.counted & 2 > 0, false)",
     queue_limit=_fields("o.fields"),

@@ -10,7 +10,7 @@ from faultline_proof.explorer.limits.judge import keeps
 from faultline_proof.explorer.scenarios import Scenario
 
 if TYPE_CHECKING:
-    from faultline_proof.explorer.programs import Script
+    from faultline_proof.explorer.programs import Program, Scene, Script
 
 #: One of a group may run, one does, and three wait.
 _ONE = does.stage(declared=does.each(1))
@@ -227,4 +227,25 @@ _RECOVERED = [
     )
 ]
 
-SCENES = [*_GRANTED, *_GIVEN_BACK, *_COUNTED, *_CHANGED, *_RECOVERED]
+
+def _unused(scene: Scene) -> Program:
+    """Nothing was ever heard of it."""
+    yield steps.declare(scene.queue, does.each(1))
+
+
+_HEARD = [
+    Scenario(
+        f"limit-hear-{what}",
+        f"a submission {told} while claims look for the first time whether there is anything to hear",
+        _unused,
+        {"submitter": program, "A": does.claims(), "B": does.claims()},
+        stops={"A": ("hear",)},
+        judge=_KEPT,
+    )
+    for what, told, program in (
+        ("enqueue", "is committed", does.once(does.submit)),
+        ("late-enqueue", "is on its way", does.within(does.submit, does.submit_elsewhere)),
+    )
+]
+
+SCENES = [*_GRANTED, *_GIVEN_BACK, *_COUNTED, *_CHANGED, *_RECOVERED, *_HEARD]

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from psycopg.errors import LockNotAvailable
+
+from faultline_proof.explorer.flows import steps as flow_steps
+from faultline_proof.explorer.limits import programs as does
 from faultline_proof.explorer.limits import steps
+from faultline_proof.explorer.limits.judge import held_of
 from faultline_proof.explorer.scenarios import Scenario
 from faultline_proof.explorer.steps import BEGIN, COMMIT, LEASES_RUN_OUT, ROLLBACK
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faultline_proof.explorer.programs import Program, Scene, Script
     from faultline_proof.explorer.scenarios import Ask
+    from faultline_proof.explorer.steps import Step
 
 #: One moment of it comes while the leases run out, and none while the judge waits.
 _EVERY = timedelta(seconds=50)
+_ROUNDS, _MOMENTS = 10, 2
+_RUNNING = "select id, fencing_token, lease_owner, task from faultline.open_jobs where queue = %s and state = 'running'"
+_OPEN = "select id from faultline.open_jobs where queue = %s and state in ('queued', 'running')"
+_DECIDED = (
+    "select t.outcome from faultline.ticks t where t.schedule_id ="
+    " (select s.id from faultline.schedules s where s.name = %s) order by t.at"
+)
 
 
 def _spec(scene: Scene, **more: Any) -> dict[str, Any]:
@@ -87,6 +103,68 @@ def _ask(ask: Ask, step: Any) -> list[Any]:
     return found
 
 
+# One runs, one waits
+
+
+def _one_runs(scene: Scene) -> Program:
+    """The job of its first moment runs, and the second moment has come."""
+    yield steps.set_schedule(_name(scene), _spec(scene, overlap="one"))
+    ((name, revision, next_at, since),) = yield steps.due_schedules()
+    yield steps.tick(name, revision, next_at, [], since + _EVERY)
+    yield LEASES_RUN_OUT
+    yield steps.tick(name, revision, since + _EVERY, [since + _EVERY], since + 2 * _EVERY)
+    scene.notes["held"] = yield steps.claim(scene.queue)
+    yield LEASES_RUN_OUT
+
+
+def _decides(end: Any = None) -> Script:
+    """The job that it would wait for may be locked: then the moment is decided later."""
+
+    def program(scene: Scene) -> Program:
+        for name, revision, next_at, _ in (yield steps.due_schedules()):
+            if name != _name(scene):
+                continue
+            if end is not None:
+                yield BEGIN
+            step = steps.tick(name, revision, next_at, [next_at], next_at + _EVERY)
+            yield replace(step, foreseen=(LockNotAvailable,))
+            if end is not None:
+                yield end
+
+    return program
+
+
+def _holder(make: Callable[..., Step]) -> Script:
+    return does.within(lambda scene: make(*scene.notes["held"]))
+
+
+def _works(scene: Scene) -> Program:
+    yield flow_steps.resolve()
+    yield steps.claim(scene.queue)
+
+
+def _never_two(scene: Scene, ask: Ask) -> list[str]:
+    """Never two run at once, both moments made their jobs, and these come to their end."""
+    for _ in range(_ROUNDS):
+        running = ask(_RUNNING, scene.queue)
+        if len(running) > 1:
+            return [f"{len(running)} jobs of one schedule run at once"]
+        if len(ask(_DECIDED, _name(scene))) < _MOMENTS:
+            for name, revision, next_at, _ in _ask(ask, steps.due_schedules()):
+                if name == _name(scene):
+                    _ask(ask, steps.tick(name, revision, next_at, [next_at], next_at + _EVERY))
+        if running:
+            _ask(ask, steps.complete(*map(held_of, running)))
+        _ask(ask, flow_steps.resolve())
+        _ask(ask, steps.claim(scene.queue))
+        if not ask(_OPEN, scene.queue):
+            break
+    else:
+        return ["a job of it waits for ever"]
+    ticks = [outcome for (outcome,) in ask(_DECIDED, _name(scene))]
+    return [] if ticks == ["fired"] * _MOMENTS else [f"of {_MOMENTS} moments, with room for both, came {ticks}"]
+
+
 SCENES = [
     Scenario(
         "tick-tick",
@@ -108,5 +186,26 @@ SCENES = [
         _due,
         {"A": _ticks(COMMIT), "B": _ticks(), "operator": _changes},
         judge=_once,
+    ),
+    *(
+        Scenario(
+            f"tick-one-{what}",
+            f"two workers decide a moment while the job before is {told}",
+            _one_runs,
+            {"A": _decides(COMMIT), "B": _decides(), "holder": _holder(make), "worker": _works},
+            judge=_never_two,
+        )
+        for what, told, make in (
+            ("complete", "completed", steps.complete),
+            ("fail", "to be tried again", steps.fail),
+            ("release", "given back", steps.release),
+        )
+    ),
+    Scenario(
+        "tick-one-reap",
+        "a worker decides a moment while the job before is taken back, and dies of it",
+        _one_runs,
+        {"A": _decides(COMMIT), "dies": _decides(ROLLBACK), "reaper": does.within(lambda _: steps.reap()), "worker": _works},
+        judge=_never_two,
     ),
 ]

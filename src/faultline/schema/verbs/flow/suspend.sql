@@ -56,6 +56,12 @@ begin
   ) h;
   if done is not null then
     at := faultline.clock();
+    -- Of those that are new: what was named before there was this rule goes on.
+    perform faultline.check_name('the name of a call', w.name, 200, trimmed => false)
+    from unnest(ids, done) as i (id, position)
+    cross join lateral jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as w (number text, name text)
+    where (coalesce(length(w.name), 0) not between 1 and 200 or faultline.is_unreadable(w.name))
+      and not exists (select from faultline.calls c where c.job_id = i.id and c.number = w.number);
     insert into faultline.calls (
       job_id, number, kind, name, digest, fencing_token, begun_at, awaited, together, until, policy, fresh
     )

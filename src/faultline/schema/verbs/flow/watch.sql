@@ -52,6 +52,7 @@ begin
     return query select call.id, null::text, null::bigint;
     return;
   end if;
+  perform faultline.check_name('the name of a call', watch.name, 200, trimmed => false);
   perform faultline.refuse_cycle(watch.job_id, watch.targets);
   select t.id into missing
   from unnest(watch.targets) as t (id)

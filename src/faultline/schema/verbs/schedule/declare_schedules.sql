@@ -31,12 +31,38 @@ begin
   where w.id = declare_schedules.worker
   returning w.schedules into mine;
   mine := mine || array(select d ->> 'digest' from json_array_elements(declare_schedules.declarations) d);
-  -- In one order by all, so that two workers that start together do not deadlock.
+  -- In one order by all, so that workers that start together do not deadlock, whatever their code says.
+  perform from faultline.schedules s
+  where s.name = any (names || renamed) or s.was = any (names)
+  order by s.id
+  for update;
   for said in
-    select d ->> 'name' as name, d ->> 'digest' as digest, d ->> 'was' as was, d -> 'spec' as spec
-    from json_array_elements(declare_schedules.declarations) d
+    with recursive declared as (
+      select d ->> 'name' as name, d ->> 'digest' as digest, d ->> 'was' as was, d -> 'spec' as spec
+      from json_array_elements(declare_schedules.declarations) d
+    ),
+    -- Who leaves a name to whom: as this code says, or, in a rollback, as the newer code has said.
+    leaves as (
+      select d.name as leaver, d.was as heir from declared d where d.was = any (names)
+      union
+      select s.was, s.name
+      from faultline.schedules s
+      join declared d on d.name = s.name and d.was is distinct from s.was
+      where s.was = any (names)
+    ),
+    turns as (
+      select d.name, 0 as turn from declared d
+      union
+      select l.heir, t.turn + 1
+      from turns t
+      join leaves l on l.leaver = t.name
+      -- Two that swap their names have no first.
+      where t.turn < cardinality(names)
+    )
+    select d.name, d.digest, d.was, d.spec
+    from declared d
     -- A name that another had before is free once that one has its new name.
-    order by coalesce(d ->> 'name' = any (renamed), false), coalesce(d ->> 'was', d ->> 'name'), 1
+    order by (select max(t.turn) from turns t where t.name = d.name), coalesce(d.was, d.name), d.name
   loop
     name := said.name;
     perform faultline.check_schedule(said.name, said.spec);
@@ -44,12 +70,12 @@ begin
       raise exception 'schedule % is refused: its declaration has no digest', said.name using errcode = 'FL005';
     end if;
     -- By its name, by its name before, or by its name after: a rollback finds what the newer code has renamed. Not one that
-    -- the same code declares: there the old name was given to another schedule.
+    -- the same code declares: there the old name was given to another schedule. See has_moved.
     select s.* into was
     from faultline.schedules s
     where s.name = said.name
       or (
-        (s.name = said.was or s.was = said.name and s.name <> all (names))
+        (s.name = said.was or s.was = said.name and faultline.has_moved(said.name, names))
         and not coalesce(s.digest = any (mine), false)
         and not exists (select from faultline.schedules o where o.name = said.name)
       )

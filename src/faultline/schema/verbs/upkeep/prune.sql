@@ -64,38 +64,25 @@ begin
       ages := to_regclass('faultline.ledger_finished');
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'failed' then
-      with ended as materialized (
+      select array_agg(e.ctid) as ctids, array_agg(e.id) as ids, array_agg(e.queue) as queues, array_agg(e.unique_key) as keys,
+        array_agg(e.task) as tasks
+      into part
+      from (
         select o.ctid, o.id, o.queue, o.unique_key, o.task
         from faultline.open_jobs o
         where o.state in ('failed', 'cancelled') and o.finished_at < horizon and o.flow_id is null
         limit prune.max_rows
         for update skip locked
-      ),
-      free as (
-        delete from faultline.unique_keys k
-        where k.ctid = any (array(
-          select n.ctid
-          from ended e
-          cross join lateral (
-            select k.ctid from faultline.unique_keys k
-            where k.queue = e.queue and k.key = e.unique_key and k.task = e.task and k.job_id = e.id
-            for update skip locked
-          ) n
-        ))
-        returning k.job_id
-      ),
-      old as (
+      ) e;
+      perform faultline.free_keys(part.ids, part.queues, part.keys, part.tasks);
+      with old as (
         delete from faultline.open_jobs j
-        where j.ctid = any (array(
-          select e.ctid
-          from ended e
+        where j.ctid = any (part.ctids)
           -- A job goes with its key: without it, nobody would know that it failed.
-          where not exists (
+          and not exists (
             select from faultline.unique_keys k
-            where k.queue = e.queue and k.key = e.unique_key and k.task = e.task and k.job_id = e.id
-              and k.job_id <> all (array(select f.job_id from free f))
+            where k.queue = j.queue and k.key = j.unique_key and k.task = j.task and k.job_id = j.id
           )
-        ))
         returning j.id, j.fencing_token
       )
       select array_agg(o.id), max(o.fencing_token) into pruned, highest from old o;
