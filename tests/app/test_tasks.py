@@ -74,6 +74,7 @@ def test_an_object_whose_call_is_async_is_an_async_task(app: Faultline) -> None:
     assert app.task(name="mailer")(Mailer()).is_async
     assert app.task(name="send")(Mailer().send).is_async
     assert app.task(name="partial")(functools.partial(Mailer().send, 1)).is_async
+    assert app.task(name="partial of an object")(functools.partial(Mailer(), 1)).is_async
 
 
 def test_further_keyword_arguments_are_stored_beside_the_others(app: Faultline) -> None:

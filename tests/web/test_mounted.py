@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import signal
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +21,8 @@ from litestar import Litestar, asgi
 from starlette.applications import Starlette
 from starlette.responses import RedirectResponse
 from starlette.routing import Mount
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from faultline import ConfigError, Faultline, JobState
 from faultline.integrations.asgi import lifespan
@@ -240,6 +244,29 @@ def test_a_flask_application_mounts_it_as_a_blueprint(app: Faultline) -> None:
     assert to.post(cancel, data={"csrf": token, "reason": "enough"}, headers=ada).status_code == 303
     listed: Any = to.get("/faultline/api/v1/jobs", headers=ada).json
     assert listed["jobs"][0]["state"] == "cancelled"
+
+
+def test_a_process_that_is_forked_after_the_blueprint_was_made_serves_it(app: Faultline) -> None:
+    """As servers do that load a program before they fork."""
+    web = flask.Flask("shop")
+    web.register_blueprint(blueprint(app, lambda: ADA), url_prefix="/faultline")
+    assert web.test_client().get("/faultline/jobs").status_code == 200
+
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os._exit(web.test_client().get("/faultline/jobs").status_code != 200)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert web.test_client().get("/faultline/jobs").status_code == 200
+
+
+def test_a_websocket_is_refused_without_an_error(app: Faultline) -> None:
+    web = FastAPI()
+    web.mount("/faultline", Dashboard(app, visitor))
+
+    with pytest.raises(WebSocketDisconnect), TestClient(web).websocket_connect("/faultline/x", headers={"x-user": "ada"}):
+        pytest.fail("opened")
 
 
 def test_a_lifespan_runs_a_worker_and_the_programs_own_lifespan(app: Faultline) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +238,48 @@ def test_functions_that_cannot_be_batches_are_refused(app: Faultline) -> None:
             app.batch_task(size=2)(fn)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="size of a batch is 0"):
         app.batch_task(size=0)
+
+
+class Doubling:
+    async def __call__(self, items: list[int]) -> list[int]:
+        return [2 * item for item in items]
+
+    def blocking(self, items: list[int]) -> list[int]:
+        return [2 * item for item in items]
+
+
+async def scale(by: int, items: list[int]) -> list[int]:
+    return [by * item for item in items]
+
+
+CALLABLES: dict[str, Any] = {
+    "an async object": Doubling(),
+    "a method": Doubling().blocking,
+    "a partial": partial(scale, 2),
+    "a partial of an object": partial(Doubling()),
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_a_batch_may_be_any_callable_that_a_task_may_be(app: Faultline, kind: str) -> None:
+    task: Any = app.batch_task(size=2, name="double", max_attempts=1)(CALLABLES[kind])
+
+    assert results(app, [task.enqueue(n) for n in range(2)]) == [0, 2]
+
+
+def test_callables_that_cannot_be_batches_are_refused_where_they_are_declared(app: Faultline) -> None:
+    @functools.wraps(CALLABLES["an async object"].__call__)
+    def around(*items: Any) -> Any:
+        return CALLABLES["an async object"](*items)
+
+    def one_by_one(items: list[int]) -> Any:
+        yield from items
+
+    for fn, told in ((around, "a decorator that is not async"), (one_by_one, "cannot be a generator")):
+        with pytest.raises(ConfigError, match=told):
+            app.batch_task(size=2)(fn)
+    with pytest.raises(ConfigError, match="has no name"):
+        app.batch_task(size=2)(CALLABLES["a partial"])
 
 
 def test_the_page_runs_as_printed(app: Faultline) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from faultline.app.parameters import function_of
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def of_one(batch: Batch, parameter: inspect.Parameter) -> Callable[..., Any]:
     """The task as its callers see it: a function of one item. Called directly, it runs a batch of one."""
     fn, shown = batch.fn, getattr(batch.fn, "__qualname__", repr(batch.fn))
     try:
-        hints = typing.get_type_hints(fn, include_extras=True)
+        hints = typing.get_type_hints(function_of(fn), include_extras=True)
     except NameError as error:
         raise ConfigError(f"batch {shown}: its annotations cannot be read when it is declared: {error}") from error
     item, returned = _item(hints.get(parameter.name, list[Any])), _item(hints.get("return", Any))
@@ -72,7 +73,8 @@ def of_one(batch: Batch, parameter: inspect.Parameter) -> Callable[..., Any]:
     face.__signature__ = signature
     face.__annotations__ = {parameter.name: item, "return": Any if returned is None else returned}
     for word in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(face, word, getattr(fn, word, None))
+        # An object and a partial have no name.
+        setattr(face, word, getattr(fn, word, getattr(face, word)))
     return face  # type: ignore[no-any-return]
 
 

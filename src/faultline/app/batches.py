@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from faultline.app.batch import Batch, of_one, parameters_of
 from faultline.app.options import check_seconds, seconds
+from faultline.app.tasks import is_async
 from faultline.core.errors import ConfigError
 from faultline.core.settings import whole
 
@@ -83,11 +83,11 @@ class Batches:
             raise ConfigError(f"size of a batch is {size}; it must be at most {_SIZE_MAX}")
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
-            takes_jobs, parameter = parameters_of(fn)
-            is_async = inspect.iscoroutinefunction(fn)
-            batch = Batch(fn, is_async, takes_jobs, parameter.name, size, seconds(wait) or 0.0)
             app: Any = self
-            task: Task[..., Any] = app.task(name=name, timeout=timeout, backoff=backoff, **words)(of_one(batch, parameter))
+            named = app._new_name(fn, name)  # noqa: SLF001 - it is a part of the application
+            takes_jobs, parameter = parameters_of(fn)
+            batch = Batch(fn, is_async(fn, named), takes_jobs, parameter.name, size, seconds(wait) or 0.0)
+            task: Task[..., Any] = app.task(name=named, timeout=timeout, backoff=backoff, **words)(of_one(batch, parameter))
             task.batch, task.is_async = batch, False  # it does not run by itself on the event loop
             return task
 

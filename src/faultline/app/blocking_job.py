@@ -280,6 +280,10 @@ class BlockingJob(BlockingFlows):
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
+        self._hold.completed = True
+        if transaction.is_theirs:
+            # To the session its commit has failed: it would refuse all that the task does next.
+            self._roll_back(transaction.raw)
 
     def _look_up_commit(self, transaction: Transaction) -> None:
         """A hook of the task's session may have raised after the commit: the job is completed, though this looks failed."""

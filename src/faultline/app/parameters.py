@@ -48,7 +48,7 @@ class Parameters:
     @cached_property
     def _read(self) -> dict[str, values.Read]:
         """What reads the arguments that are read. Found when first needed: annotations may name what is defined later."""
-        found = {name: values.annotated(_function(self._fn), name) for name in self._signature.parameters}
+        found = {name: values.annotated(function_of(self._fn), name) for name in self._signature.parameters}
         return {name: values.reader(annotation) for name, annotation in found.items() if values.is_read(annotation)}
 
     @cached_property
@@ -92,7 +92,7 @@ class Parameters:
         written = inspect.Parameter.empty if parameter is None else parameter.annotation
         if (
             written is inspect.Parameter.empty
-            or values.annotated(_function(self._fn), name) is not Any
+            or values.annotated(function_of(self._fn), name) is not Any
             or "Any" in str(written)
         ):
             return "annotate the parameter with its type"
@@ -133,7 +133,7 @@ class Results:
     @cached_property
     def annotation(self) -> Any:
         """What the function returns beside outcomes. Found when first needed, as for parameters."""
-        return values.returned(_function(self._fn))
+        return values.returned(function_of(self._fn))
 
     @cached_property
     def are_read(self) -> bool:
@@ -182,8 +182,8 @@ def _arrives(value: Any, read: Any) -> str:
     return f"is a {kind} and would arrive {how}"
 
 
-def _function(fn: Any) -> Any:
+def function_of(fn: Any) -> Any:
     """What has the annotations: of a partial its function, of an object its `__call__`."""
     if isinstance(fn, partial):
-        return _function(fn.func)
+        return function_of(fn.func)
     return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004

@@ -6,14 +6,13 @@ import inspect
 import re
 from copy import copy
 from dataclasses import fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args
 
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.app.joined import EnqueuesIn, JoinedTask, session_of
 from faultline.app.options import Options, check_options, check_seconds, check_text, seconds
-from faultline.app.parameters import Parameters, Results
+from faultline.app.parameters import Parameters, Results, function_of
 from faultline.app.processes import Processes, check_function, processes_of
 from faultline.app.retrying import check_backoff
 from faultline.app.templates import Template
@@ -100,7 +99,7 @@ class Task(Generic[P, R]):
         self._take(options)
         self.parameters = Parameters(fn, self.signature, name)
         self.results = Results(fn, name)
-        self.is_async = _is_async(fn, name)
+        self.is_async = is_async(fn, name)
         #: How many of its jobs run together; None: each runs by itself.
         self.batch: Batch | None = None
         #: How it runs in processes of its own; None: on the event loop, or in a thread.
@@ -296,9 +295,9 @@ class Task(Generic[P, R]):
         return None if self._options.group is not None else self._group
 
 
-def _is_async(fn: Callable[..., Any], name: str) -> bool:
+def is_async(fn: Callable[..., Any], name: str) -> bool:
     """Whether it runs on the event loop. Refuses what neither the loop nor a thread can run."""
-    call = fn if inspect.isroutine(fn) or isinstance(fn, partial) else getattr(fn, "__call__", fn)  # noqa: B004
+    call = function_of(fn)
     inside = inspect.unwrap(call)
     if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
         raise ConfigError(f"task {name}: a task cannot be a generator, because nothing would iterate it; return a value")

@@ -5,6 +5,7 @@ web.register_blueprint(blueprint(queue, visitor), url_prefix="/faultline")
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ def blueprint(
         such as a redirect to your sign-in.
     :param limits: What one request and one caller may use.
     """
-    dashboard: Any = Dashboard(app, lambda request: request.scope["wsgi_environ"][_KEY], limits=limits)
-    inside: Any = ASGIMiddleware(dashboard)
+    inside = _PerProcess(lambda: Dashboard(app, lambda request: request.scope["wsgi_environ"][_KEY], limits=limits))
     made = flask.Blueprint("faultline", __name__)
 
     @made.route("/", defaults={"path": ""}, methods=_METHODS)
@@ -51,3 +51,20 @@ def blueprint(
         )
 
     return made
+
+
+class _PerProcess:
+    """The dashboard as a WSGI application. Its event loop runs in a thread, which a forked process does not have: servers
+    that load a program before they fork would wait forever for the parent's.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: dict[int, Any] = {}
+
+    def __call__(self, *given: Any) -> Any:
+        process = os.getpid()
+        made = self._made.get(process)
+        if made is None:
+            made = self._made.setdefault(process, ASGIMiddleware(self._make()))
+        return made(*given)

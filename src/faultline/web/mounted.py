@@ -89,8 +89,10 @@ class Dashboard:
         self._opening: asyncio.Lock | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})  # the dashboard has none
         if scope["type"] != "http":
-            return  # a mounted application has no lifespan of its own, and the dashboard no websockets
+            return  # a mounted application has no lifespan of its own
         found = await self._asked(Request(scope, receive))
         if isinstance(found, Response):
             await found(scope, receive, send)

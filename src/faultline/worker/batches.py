@@ -117,7 +117,8 @@ class BatchCalls:
             done, _ = await asyncio.wait([call], timeout=limit)
         except asyncio.CancelledError:
             self._threads.abandon(call)
-            call.cancel()
+            if batch.is_async:
+                call.cancel()  # a thread goes on, and counts until it returns
             raise
         if not done:
             where = self._threads.stack(call)

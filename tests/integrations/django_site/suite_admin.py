@@ -9,7 +9,7 @@ from unittest import mock
 
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
@@ -67,6 +67,27 @@ class AdminTests(FaultlineTestCase):
         counts = [query["sql"] for query in queries if "COUNT" in query["sql"]]
         self.assertEqual(["LIMIT 1" in sql for sql in counts], [True])
         self.assertIn("1 job", page)
+
+    def test_a_job_that_is_not_committed_is_shown_to_the_transaction_that_sees_it(self) -> None:
+        """As in a `TestCase`."""
+        self.enter("view_job")
+        with transaction.atomic():
+            result = tasks.mail.enqueue("ada")
+
+            one = self.client.get(reverse("admin:faultline_job_change", args=[result.id]))
+
+        self.assertEqual(one.status_code, 200)
+        self.assertIn("ada", one.content.decode())
+
+    def test_nobody_is_offered_to_count_all_jobs(self) -> None:
+        self.enter("view_job")
+
+        page = self.client.get(LIST).content.decode()
+        with CaptureQueriesContext(connection) as queries:
+            self.client.get(LIST + "?_facets=True")
+
+        self.assertNotIn("_facets", page)
+        self.assertEqual([query["sql"] for query in queries if "COUNT" in query["sql"] and "LIMIT" not in query["sql"]], [])
 
     def test_those_without_the_permission_can_neither_look_nor_operate(self) -> None:
         result = tasks.mail.enqueue("ada")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from django.db import transaction
+from django.db import connection, transaction
 
 from faultline import ConfigError
 from faultline.integrations.django import application, atomic
@@ -56,6 +56,54 @@ class FencingTests(FaultlineTestCase):
 
         self.assertEqual(sent, [("SUCCESSFUL", "charged")] * 2)
         self.assertEqual(self.outcome()[0], 200)
+
+    def test_a_hook_that_raises_after_the_commit_changes_nothing_of_what_the_signal_says(self) -> None:
+        sent: list[tuple[str, Any]] = []
+
+        def receive(task_result: Any, **_: Any) -> None:
+            sent.append((str(task_result.status), task_result.return_value))
+
+        def stumble() -> None:
+            raise tasks.CardDeclined("after the commit")
+
+        task_finished.connect(receive)
+        self.addCleanup(task_finished.disconnect, receive)
+        tasks.steps["inside"] = lambda: transaction.on_commit(stumble)
+
+        self.assertEqual(drain(application()).succeeded, 1)
+
+        self.assertEqual(sent, [("SUCCESSFUL", "charged")])
+        self.assertEqual(self.outcome(), (100, "SUCCESSFUL", "charged"))
+
+    def test_without_autocommit_the_writes_and_the_completion_commit_together_too(self) -> None:
+        seen: list[int] = []
+        tasks.steps["before"] = lambda: transaction.set_autocommit(False)
+        tasks.steps["inside"] = lambda: seen.append(self._paid_outside())
+        tasks.steps["after"] = lambda: seen.append(self._paid_outside())
+
+        self.assertEqual(drain(application(), timeout=10).succeeded, 1)
+
+        self.assertEqual(seen, [0, 100])
+        self.assertEqual(self.outcome(), (100, "SUCCESSFUL", "charged"))
+
+    def test_without_autocommit_an_error_undoes_all(self) -> None:
+        def stumble() -> None:
+            raise tasks.CardDeclined("after the write")
+
+        def receive(**_: Any) -> None:
+            seen.append(connection.connection.info.transaction_status.name)
+
+        seen: list[str] = []
+        task_finished.connect(receive)
+        self.addCleanup(task_finished.disconnect, receive)
+        application().cancel(self.result.id)
+        self.result = tasks.charge_once.using(backend="once").enqueue(self.order.pk)
+        tasks.steps["before"], tasks.steps["inside"] = lambda: transaction.set_autocommit(False), stumble
+
+        self.assertEqual(drain(application(), timeout=10).failed, 1)
+
+        self.assertEqual(self.outcome()[:2], (0, "FAILED"))
+        self.assertEqual(seen, ["IDLE"])
 
     def test_the_writes_are_rolled_back_with_the_attempt_and_made_once(self) -> None:
         def stumble() -> None:

@@ -86,6 +86,12 @@ def mail(to: str) -> str:
     return to
 
 
+def _renamed() -> None: ...
+
+
+renamed = task(_renamed)
+
+
 @task
 def decline() -> None:
     raise CardDeclined("no money")

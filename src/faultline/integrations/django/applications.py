@@ -105,8 +105,7 @@ def find(path: str) -> Any:
     The path comes from the database, and whoever may enqueue could have a worker import any module. So only packages of
     this project are looked at: those of installed applications, and that of its settings.
     """
-    own = {name.partition(".")[0] for name in (*settings.INSTALLED_APPS, settings.SETTINGS_MODULE or "")}
-    if path.partition(".")[0] not in own - {""}:
+    if not is_own(path):
         return None
     try:
         found = import_string(path)
@@ -117,6 +116,12 @@ def find(path: str) -> Any:
         logger.exception("the module of task %s cannot be imported; its jobs wait for a worker that can", path)
         return None
     return found if isinstance(found, DjangoTask) else None
+
+
+def is_own(path: str) -> bool:
+    """Whether it is in a package of this project."""
+    own = {name.partition(".")[0] for name in (*settings.INSTALLED_APPS, settings.SETTINGS_MODULE or "")}
+    return path.partition(".")[0] in own - {""}
 
 
 def backends(using: str | None = None) -> list[Any]:

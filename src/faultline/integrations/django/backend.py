@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.apps import apps
 from django.core import checks
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from django.utils import timezone
 
 from faultline.app.options import Options, check_queue
 from faultline.core.bounds import TASK_LENGTH_MAX
-from faultline.core.errors import JobRejected
+from faultline.core.errors import JobRejected, OutcomeUnknown
 from faultline.core.model import Submission
-from faultline.integrations.django.applications import application, find
+from faultline.integrations.django.applications import application, find, is_own
 from faultline.integrations.django.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     BaseTaskBackend,
@@ -28,9 +29,11 @@ from faultline.integrations.django.results import result_of
 from faultline.integrations.django.running import reads
 from faultline.store import jsontext
 from faultline.store.joining import joined
+from faultline.store.joining.faults import as_psycopg
+from faultline.store.translation import connection_was_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _APP = "faultline.integrations.django"
 #: What OPTIONS may say.
@@ -86,10 +89,12 @@ class FaultlineBackend(BaseTaskBackend):
         :param kwargs: Named arguments of its function.
         """
         self.validate_task(task)
+        _refuse_unfound(task)
         submission = self._submission(task, args, kwargs)
-        [handle] = application(self.faultline_database).using(self._connection).enqueue_many([submission])
-        result = self._found(handle.id, task)
-        task_enqueued.send(type(self), task_result=result)
+        with self._all_or_nothing():
+            [handle] = application(self.faultline_database).using(self._connection).enqueue_many([submission])
+            result = self._found(handle.id, task)
+            task_enqueued.send(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> Any:
@@ -133,6 +138,24 @@ class FaultlineBackend(BaseTaskBackend):
     def _connection(self) -> Any:
         return connections[self.faultline_database]
 
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A transaction, unless one is open: whatever raises in it, a receiver say, there is no job that its caller does not
+        know of.
+        """
+        if not self._connection.get_autocommit():
+            yield
+            return
+        ends = False
+        try:
+            with transaction.atomic(using=self.faultline_database):
+                yield
+                ends = True
+        except Error as error:
+            if ends and connection_was_lost(as_psycopg(error)):
+                raise OutcomeUnknown("the answer to the commit was lost: the task is enqueued, or it is not") from error
+            raise
+
     def _submission(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Submission:
         path = task.module_path
         try:
@@ -158,3 +181,16 @@ class FaultlineBackend(BaseTaskBackend):
         if known is None:
             raise TaskResultDoesNotExist(f"{job_id}: it is a job of {record.task}, which this project does not have")
         return result_of(record, journal[0] if journal else [], known)
+
+
+def _refuse_unfound(task: Any) -> None:
+    """Refuse a task that a worker would not find by its path: its job would wait forever."""
+    found = find(task.module_path)
+    if found is not None and found.func is task.func:
+        return
+    advice = (
+        f"{task.func.__module__}.{task.func.__qualname__} is something else: let the task have the name of its function"
+        if is_own(task.module_path)
+        else "its package is neither that of an installed app nor that of the settings: add it to INSTALLED_APPS"
+    )
+    raise InvalidTask(f"No worker would find the task {task.module_path}: {advice}.")

@@ -37,7 +37,11 @@ def atomic(using: str = DEFAULT_DB_ALIAS) -> Iterator[Transaction]:
         raise ConfigError(
             f"task {job.task} is async, and Django's transactions are not; make it `def`, or call a blocking task of its own"
         )
-    with job.transaction(connections[using]) as transaction:
-        yield transaction
-    if transaction.result is not None:
-        completed.set((jsontext.decode(transaction.result),))
+    transaction: Transaction | None = None
+    try:
+        with job.transaction(connections[using]) as transaction:
+            yield transaction
+    finally:
+        # Also if a hook of `on_commit` raises: that is after the commit.
+        if job._hold.completed and transaction is not None and transaction.result is not None:  # noqa: SLF001
+            completed.set((jsontext.decode(transaction.result),))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,13 @@ from django.utils import timezone
 from faultline.core import errors
 from faultline.core.journal import JournalEvent
 from faultline.core.model import JobState
-from faultline.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskError, TaskResult, TaskResultStatus
+from faultline.integrations.django.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    task_backends,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,15 +89,21 @@ def moment(at: datetime | None) -> datetime | None:
 
 
 def _as_enqueued(task: Any, record: JobRecord, given: dict[str, Any]) -> Any:
-    """The task with the options with which it was enqueued."""
-    run_after = given.get("run_after")
-    return task.using(
+    """The task with the options with which it was enqueued. They were valid then: the settings may have changed since, and
+    such a job runs and is read all the same.
+    """
+    run_after, backend = given.get("run_after"), given.get("backend", DEFAULT_TASK_BACKEND_ALIAS)
+    found = copy(task)
+    options = {
         # Django's larger numbers run first, ours last.
-        priority=-record.priority,
-        queue_name=record.queue,
-        run_after=None if run_after is None else moment(datetime.fromisoformat(run_after)),
-        backend=given.get("backend", DEFAULT_TASK_BACKEND_ALIAS),
-    )
+        "priority": -record.priority,
+        "queue_name": record.queue,
+        "run_after": None if run_after is None else moment(datetime.fromisoformat(run_after)),
+        "backend": backend if backend in task_backends.settings else task.backend,
+    }
+    for name, value in options.items():
+        object.__setattr__(found, name, value)
+    return found
 
 
 def _since_retry(journal: Sequence[JournalEntry]) -> list[JournalEntry]:

@@ -1,13 +1,14 @@
 """Connections of Django, `django.db.connection` and `connections["other"]`, with psycopg or psycopg2.
 
-The job's transaction is an outermost `atomic` block: inside one, Django itself refuses `commit` and `rollback`.
+The job's transaction is an outermost `atomic` block: inside one, Django itself refuses `commit` and `rollback`. Without
+autocommit, the end of such a block only releases a savepoint, so the transaction around it is ended here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionProxy
 from psycopg.pq import TransactionStatus
@@ -37,6 +38,7 @@ class _Blocking(Joined):
         if given.vendor != "postgresql":
             raise ConfigError(f"{self.what} uses {given.vendor}; jobs live in PostgreSQL")
         self._atomic: Any = None
+        self._was_autocommit = True
 
     @property
     def is_alone(self) -> bool:
@@ -50,18 +52,28 @@ class _Blocking(Joined):
     def begin(self) -> None:
         if self.given.in_atomic_block:
             raise ConfigError(f"{self.what} is inside an atomic block; begin the job's transaction outside")
+        self._was_autocommit = bool(self.given.get_autocommit())
         self._atomic = transaction.atomic(using=self.given.alias, durable=True)
         self._atomic.__enter__()
 
     def commit(self) -> None:
         atomic, self._atomic = self._atomic, None
         atomic.__exit__(None, None, None)
+        if not self._was_autocommit:
+            try:
+                self.given.commit()
+            except Error:
+                # As Django does where it commits itself. The next use connects anew.
+                self.given.close()
+                raise
 
     def roll_back(self) -> None:
         atomic, self._atomic = self._atomic, None
         if atomic is not None:
             error = _RolledBack()
             atomic.__exit__(type(error), error, None)
+        if not self._was_autocommit:
+            self.given.rollback()
 
     @property
     def transaction_status(self) -> TransactionStatus:
