@@ -105,3 +105,17 @@ def test_now_is_an_index_condition(queue: Driver) -> None:
     )
 
     assert "next_run_at <= statement_timestamp()" in str(plan)
+
+
+def test_guards_are_the_same_after_a_dump_is_restored(queue: Driver) -> None:
+    """pg_dump and pg_upgrade write them as PostgreSQL shows them. Read again, they must be shown so."""
+    shown = "select t.tgname, c.relname, pg_get_triggerdef(t.oid) from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+    shown += " where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal order by 2, 1"
+    with queue.unsaved():
+        before = queue.execute(shown)
+        for name, table, text in before:
+            queue.execute(f'drop trigger "{name}" on faultline."{table}"')
+            queue.execute(text)
+
+        assert len(before) > 20
+        assert [row for row in queue.execute(shown) if row not in before] == []

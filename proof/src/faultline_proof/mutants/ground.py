@@ -39,10 +39,7 @@ GUARDS: Guards = {
             "old.kind <> 'signal' or old.error is not null",
             "old.error is not null",
         ),
-        "calls never_rewritten: and nothing else with it": (
-            "new.fencing_token, new.begun_at, new.until, new.ended_at, new.outcome, new.result)",
-            "new.fencing_token, new.begun_at, new.until, new.ended_at, new.outcome, old.result)",
-        ),
+        "calls never_rewritten: and nothing else with it": "    or old.result is distinct from new.result\n",
         "starts_queued: in no other state": "new.state <> 'queued'\n  or ",
         "starts_queued: with no attempt": "  or new.attempt <> 0\n",
         "starts_queued: with no token": ("or (new.fencing_token <> 0 and ", "or (false and "),
