@@ -164,3 +164,19 @@ def large() -> int:
 @app.task
 async def beside() -> None:
     """Does not compute, in the same queue."""
+
+
+@app.task(executor="process", max_attempts=1)
+def die_after(file: str) -> None:
+    wait_for.fn(file)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(executor="process")
+def measure(text: str) -> tuple[int, int]:
+    return len(text), os.getpid()
+
+
+@app.task(executor="process")
+def pid_into(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline import Faultline, JobState
+from faultline import Faultline, JobState, Processes
 from faultline.store.async_database import AsyncDatabase
+from faultline.worker import task_process_main
 from faultline.worker.completer import Completer
 from faultline.worker.endings import Completed, Ending
 from faultline.worker.hold import Hold
 from faultline.worker.tally import Tally
-from faultline.worker.task_processes import TaskProcesses
 from tests.waiting import until
 from tests.worker import computing
 from tests.worker.test_feed import feed_on
@@ -132,20 +132,28 @@ def test_an_ending_that_gives_back_a_permit_does_not_wait() -> None:
     assert line.how == [("about", "alone")] * 2
 
 
-@pytest.mark.parametrize(("name", "measured"), [("about", False), ("large", True)])
-def test_a_process_measures_its_memory_only_for_a_task_with_a_limit(app: Faultline, name: str, *, measured: bool) -> None:
-    task = app.tasks[name]
+@pytest.mark.parametrize(
+    ("limits", "jobs", "spent", "measured"),
+    [
+        (Processes(max_jobs=2), 1, False, 0),
+        (Processes(max_jobs=2), 2, True, 0),
+        (Processes(max_memory=1), 1, True, 1),
+        (Processes(max_memory=2), 1, False, 1),
+    ],
+)
+def test_a_process_measures_its_memory_only_for_a_task_with_a_limit(
+    limits: Processes, jobs: int, *, spent: bool, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
 
-    async def story() -> int:
-        processes = TaskProcesses(1, [task])
-        try:
-            async with processes.one(task, Line(app, [])) as process:
-                await process.call(held(name), task, None)
-                return process._memory  # noqa: SLF001 - what it has said
-        finally:
-            await processes.close()
+    def memory_bytes() -> int:
+        looked.append(1)
+        return 2 * 1024 * 1024
 
-    assert (asyncio.run(story()) > 0) is measured
+    monkeypatch.setattr(task_process_main, "memory_bytes", memory_bytes)
+
+    assert task_process_main.is_spent(limits, jobs) is spent
+    assert len(looked) == measured
 
 
 class Kept:

@@ -247,8 +247,8 @@ def test_so_many_run_at_once_and_no_more(app: Faultline) -> None:
 def test_processes_die_with_a_worker_that_is_killed(dsn: str, queue: Driver, tmp_path: Path, *, kernel_kills: bool) -> None:
     file = tmp_path / "pid"
     program = (
-        "from faultline.worker import task_processes\n"
-        f"task_processes._KERNEL_KILLS = {kernel_kills}\n"
+        "from faultline.worker import task_process\n"
+        f"task_process._KERNEL_KILLS = {kernel_kills}\n"
         "from tests.worker.computing import app\n"
         "app.run_worker({'default': 1})\n"
     )
@@ -328,7 +328,7 @@ def test_a_machine_that_cannot_start_a_process_uses_up_no_attempt(
     def no_room(*_: Any, **__: Any) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("faultline.worker.task_processes.subprocess.Popen", no_room)
+    monkeypatch.setattr("faultline.worker.task_process.subprocess.Popen", no_room)
     monkeypatch.setattr(task_processes, "_AGAIN_SECONDS", 60.0)
     handle = computing.twice.enqueue()
 

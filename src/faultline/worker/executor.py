@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.attempt import TIMED_OUT, Attempt
@@ -366,12 +367,15 @@ class Executor:
 
     async def _in_process(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
         """Waiting for a free process takes nothing of its time."""
-        if self._processes is None:
-            self._processes = TaskProcesses(self.task_processes or cpus(), self._app.tasks.values())
-        async with self._processes.one(task, self._running[hold]) as process:
-            if not self._around:
-                return await process.call(hold, task, limit)
-            call = chained(self.seen(hold), lambda: process.call(hold, task, limit), self._around)
+        source, processes = self._running[hold], self._processes
+        if processes is None:
+            size, tasks = self.task_processes or cpus(), self._app.tasks.values()
+            self._processes = processes = TaskProcesses(size, tasks, ahead=not self._around)
+        if not self._around:
+            return await processes.run(hold, task, limit, source)
+        async with processes.one(source) as process:
+            run = partial(processes.run_in, process, hold, task, limit, source)
+            call = chained(self.seen(hold), run, self._around)
             return await (call if limit is None else self._within(limit, call, hold))
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:

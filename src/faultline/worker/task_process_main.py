@@ -11,6 +11,7 @@ import logging
 import logging.handlers
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -32,21 +33,21 @@ from faultline.worker.hold import Hold
 from faultline.worker.memory import memory_bytes
 from faultline.worker.stacks import answer_with
 from faultline.worker.tally import Tally
-from faultline.worker.task_processes import LENGTH, Remade
+from faultline.worker.task_process import JOB_BYTES_MAX, LENGTH, NUMBER, Remade, lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.core.model import Lease
-
 _PR_SET_PDEATHSIG = 1
+_READ_BYTES = JOB_BYTES_MAX + NUMBER.size
 #: What every log record has, as text or numbers.
 _OF_RECORDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 
 
 def main() -> None:
-    wire = _Wire(socket.socket(fileno=int(sys.argv[1])))
-    answer_with(int(sys.argv[2]))
+    stream, jobs = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    wire = _Wire(stream)
+    answer_with(int(sys.argv[3]))
     setup = wire.receive()
     if setup is None:
         return
@@ -62,10 +63,36 @@ def main() -> None:
         wire.send(("broken", text_of(error)))
         return
     wire.send(("ready", None))
-    while (message := wire.receive()) is not None:
-        *call, measures = message
-        # Only if its worker asks: to read it would take a fiftieth of the time of a short job.
-        wire.send(("ended", (*runner.run(*call), memory_bytes() if measures else 0)))
+    _run(_Jobs(jobs, wire), wire, runner)
+
+
+def _run(jobs: _Jobs, wire: _Wire, runner: _Runner) -> None:
+    """One job after the other. The worker is told that a job begins before it does, with the end of the last one if it was
+    there by then.
+    """
+    begun, ran = None, 0
+    while True:
+        if begun is None:
+            if (begun := jobs.next()) is None:
+                return
+            wire.send(("began", None))
+        limits, *call = jobs.read(begun)
+        answer = runner.run(*call)
+        ran += 1
+        if limits is not None and is_spent(limits, ran):
+            wire.send(("ended", (*answer, "spent")))
+            return
+        begun = jobs.taken()
+        wire.send(("ended", (*answer, "idle" if begun is None else "follows")))
+
+
+def is_spent(limits: processes.Processes, jobs: int) -> bool:
+    """Whether the process is to be replaced after so many jobs. Its memory is read only for a limit: that would take a
+    fiftieth of the time of a short job.
+    """
+    if limits.max_jobs is not None and jobs >= limits.max_jobs:
+        return True
+    return limits.max_memory is not None and memory_bytes() > limits.max_memory * 1024 * 1024
 
 
 class _Runner:
@@ -75,8 +102,11 @@ class _Runner:
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
         self._tally = Tally(lambda: 0.0)
 
-    def run(self, module: str, path: str, lease: Lease, queue: str, limit: float | None) -> tuple[bool, bytes, str | None]:
-        """Whether it raised, what it returned or raised, and the text of an error."""
+    def run(
+        self, module: str, path: str, job_id: int, values: tuple[Any, ...], queue: str, limit: float | None
+    ) -> tuple[bool, bytes, str | None]:
+        """Whether it raised, what it returned or raised (empty: None), and the text of an error."""
+        lease = lease_of(job_id, values)
         hold = Hold(lease, 0.0, self._tally.of(queue))
         hold.by = _Here(limit)
         token = running.set(hold)
@@ -94,7 +124,7 @@ class _Runner:
         if raised:
             return True, _sent_error(value, text), text
         try:
-            return False, pickle.dumps(value), None
+            return False, b"" if value is None else pickle.dumps(value), None
         except Exception as error:  # noqa: BLE001 - the worker must get an answer
             shown = f"its result cannot be sent to the worker: {type(error).__name__}: {error}"
             return True, pickle.dumps(RuntimeError(shown)), shown
@@ -176,10 +206,17 @@ class _Wire:
         with self._lock:
             self._wire.sendall(LENGTH.pack(len(frame)) + frame)
 
+    def fileno(self) -> int:
+        return self._wire.fileno()
+
     def receive(self) -> Any:
         """None: the worker wants no more."""
+        frame = self.receive_frame()
+        return None if frame is None else pickle.loads(frame)  # noqa: S301 - the worker's
+
+    def receive_frame(self) -> bytes | None:
         head = self._read(LENGTH.size)
-        return None if head is None else pickle.loads(self._read(LENGTH.unpack(head)[0]) or b"")  # noqa: S301 - the worker's
+        return None if head is None else self._read(LENGTH.unpack(head)[0])
 
     def _read(self, size: int) -> bytes | None:
         parts = bytearray()
@@ -189,6 +226,54 @@ class _Wire:
                 return None
             parts += part
         return bytes(parts)
+
+
+class _Jobs:
+    """What the worker gives this process to run. What is read here, this process has; the worker takes back what is not."""
+
+    def __init__(self, jobs: socket.socket, wire: _Wire) -> None:
+        jobs.set_inheritable(False)
+        self._jobs = forks.keep_from_forks(jobs)
+        self._wire = wire
+        self._both = select.poll()
+        for one in (jobs, wire):
+            self._both.register(one, select.POLLIN)
+        #: Large jobs, by their numbers. The worker may have taken back some of them.
+        self._large: dict[int, bytes] = {}
+
+    def taken(self) -> bytes | None:
+        """The next one, if it is there."""
+        try:
+            return self._jobs.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+
+    def next(self) -> bytes | None:
+        """Waits for it. None: the worker wants no more."""
+        while True:
+            readable = [number for number, _ in self._both.poll()]
+            if self._wire.fileno() in readable and not self._receive():
+                return None
+            if (found := self.taken()) is not None:
+                return found
+
+    def read(self, found: bytes) -> Any:
+        (number,) = NUMBER.unpack_from(found)
+        if len(found) > NUMBER.size:
+            return pickle.loads(memoryview(found)[NUMBER.size :])  # noqa: S301 - the worker's
+        while number not in self._large:
+            if not self._receive():
+                sys.exit(0)
+        frame = self._large[number]
+        self._large = {other: kept for other, kept in self._large.items() if other > number}
+        return pickle.loads(frame)  # noqa: S301 - the worker's
+
+    def _receive(self) -> bool:
+        frame = self._wire.receive_frame()
+        if frame is None:
+            return False
+        self._large[NUMBER.unpack_from(frame)[0]] = frame[NUMBER.size :]
+        return True
 
 
 class _ToWorker(logging.handlers.QueueHandler):

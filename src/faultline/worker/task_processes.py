@@ -2,34 +2,31 @@
 
 A process runs one job at a time. It is killed when the time of its job is up, when the lease is lost, and with its worker.
 Started anew (never forked: a worker has threads), it imports the task's module, and is used for many jobs.
+
+A process whose jobs are quick is given the next one while it runs one: it would wait for its worker otherwise, at each job
+for as long as a short job takes. The next one is taken back when its turn does not come soon, or when another process is
+free; the process cannot have begun it then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import itertools
 import os
-import pickle
-import signal
-import socket
-import struct
-import subprocess
-import sys
+from collections import deque
 from contextlib import asynccontextmanager
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.outcomes import Snooze
 from faultline.app.texts import storable
 from faultline.core import events
-from faultline.core.forks import keep_from_forks
-from faultline.core.running import running
 from faultline.worker.endings import TimedOut
-from faultline.worker.stacks import Dump
+from faultline.worker.task_process import QUICK_SECONDS, Call, ProcessDied, TaskProcess, end_of, frame_of
 from faultline.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Coroutine, Iterable
 
     from faultline.app.tasks import Task
     from faultline.worker.hold import Hold, Source
@@ -37,12 +34,12 @@ if TYPE_CHECKING:
 #: How long a process may take to start and to import the modules of the program.
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
+#: How long after its socket the status of a process may come.
+_STATUS_SECONDS = 2.0
 #: If the machine cannot start a process, its job is released for so long.
 _AGAIN_SECONDS = 5.0
-#: Before each message: how long it is.
-LENGTH = struct.Struct(">Q")
-#: The kernel kills a process when its worker dies. Elsewhere a thread of the process watches for that.
-_KERNEL_KILLS = sys.platform == "linux"
+#: A process that has read its next job tells within this time that it has ended the one before.
+_REPORT_SECONDS = 1.0
 
 
 def cpus() -> int:
@@ -50,75 +47,59 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class ProcessDied(Exception):
-    """The process that ran the task ended before the task did."""
-
-
-class Remade:
-    """An exception that is read without its own `__init__`, which takes other arguments than it has kept."""
-
-    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
-        self._given = kind, args, state
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, self._given
-
-
-def _remade(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
-    known: Any = next(one for one in kind.__mro__ if one.__module__ == "builtins")
-    error: BaseException = known.__new__(kind, *args)
-    vars(error).update(state)
-    return error
-
-
 class TaskProcesses:
-    """At most `size` at once; started when needed, and kept."""
+    """At most `size` at once; started when needed, and kept. `ahead`: quick ones are given a job ahead."""
 
-    def __init__(self, size: int, tasks: Iterable[Task[..., Any]]) -> None:
+    def __init__(self, size: int, tasks: Iterable[Task[..., Any]], *, ahead: bool = True) -> None:
         #: What each process imports before its first job, so that this takes nothing of the job's time.
         self._functions = [(task.fn.__module__, task.fn.__qualname__) for task in tasks if task.processes is not None]
-        self._room = asyncio.Semaphore(size)
-        self._idle: list[TaskProcess] = []
+        self._size = size
+        self._ahead = ahead
+        self._numbers = itertools.count(1)
+        self._waiting: deque[Call] = deque()
+        #: Those that may be given jobs, or are about to.
+        self._living: list[TaskProcess] = []
+        #: Those whose end was not seen.
         self._all: set[TaskProcess] = set()
         self._threads = Threads()
+        self._reporting: set[asyncio.Task[None]] = set()
+        #: Looks for jobs whose turn does not come.
+        self._look_later: asyncio.TimerHandle | None = None
 
-    @asynccontextmanager
-    async def one(self, task: Task[..., Any], source: Source) -> AsyncIterator[TaskProcess]:
-        """A process for one job of this task. Killed afterwards if it has not answered."""
-        async with self._turn(source):
-            while self._idle and self._idle[-1].has_ended:
-                self._end(self._idle.pop())  # it died while it had nothing to do
-            process = self._idle.pop() if self._idle else await self._started()
-            try:
-                yield process
-            finally:
-                if process.is_busy or process.has_ended:
-                    self._end(process)
-                elif process.is_spent(task):
-                    process.close()
-                    self._forget(process)
-                else:
-                    self._idle.append(process)
-
-    @asynccontextmanager
-    async def _turn(self, source: Source) -> AsyncIterator[None]:
-        """The source sees how many of its jobs compute, and how many of them wait."""
+    async def run(self, hold: Hold, task: Task[..., Any], limit: float | None, source: Source) -> Any:
+        """Run the task in a process. Raises what it raises, `TimedOut` and `ProcessDied`."""
         source.computing += 1
         try:
-            source.queued += 1
-            try:
-                await self._room.acquire()
-            finally:
-                source.queued -= 1
-            try:
-                yield
-            finally:
-                self._room.release()
+            return await self._answer(Call(next(self._numbers), source, hold, frame_of(hold, task, limit), limit))
         finally:
             source.computing -= 1
 
+    @asynccontextmanager
+    async def one(self, source: Source) -> AsyncIterator[TaskProcess]:
+        """A process that runs nothing else meanwhile. Killed afterwards if it has not answered."""
+        source.computing += 1
+        try:
+            process: TaskProcess = await self._answer(Call(next(self._numbers), source, None, b"", None))
+            try:
+                yield process
+            finally:
+                self._release(process)
+        finally:
+            source.computing -= 1
+
+    async def run_in(
+        self, process: TaskProcess, hold: Hold, task: Task[..., Any], limit: float | None, source: Source
+    ) -> Any:
+        """Likewise, in this one. If it has ended since, in another."""
+        if process.is_closed:
+            return await self.run(hold, task, limit, source)
+        return await self._answer(Call(next(self._numbers), source, hold, frame_of(hold, task, limit), limit), process)
+
     async def close(self) -> None:
         """Let idle ones end by themselves, and kill what does not."""
+        self._living.clear()
+        if self._look_later is not None:
+            self._look_later.cancel()
         for process in self._all:
             process.close()
         waiting = [self._threads.run(process.wait) for process in self._all]
@@ -130,215 +111,222 @@ class TaskProcesses:
                 await asyncio.wait(left, timeout=_CLOSE_SECONDS)
         self._threads.close()
 
-    async def _started(self) -> TaskProcess:
-        process: TaskProcess | None = None
+    async def _answer(self, call: Call, process: TaskProcess | None = None) -> Any:
+        call.source.queued += 1
         try:
-            process = await TaskProcess.start(self._functions)
-            self._all.add(process)
-            async with asyncio.timeout(_START_SECONDS):
-                await process.ready()
-        except OSError as error:  # no memory or no process left for now; a timeout is one as well
-            events.emit("process_not_started", error=f"{type(error).__name__}: {error}", again_in=_AGAIN_SECONDS)
-            if process is not None:
-                self._end(process)
-            raise Snooze(_AGAIN_SECONDS) from error
-        except BaseException:
-            if process is not None:
-                self._end(process)
-            raise
-        return process
-
-    def _end(self, process: TaskProcess) -> None:
-        process.kill()
-        self._forget(process)
-
-    def _forget(self, process: TaskProcess) -> None:
-        """Wait for its end beside everything else: a killed process may hang in the kernel."""
-        self._threads.run(process.wait).add_done_callback(lambda _: self._all.discard(process))
-
-
-class TaskProcess:
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        dump: Dump,
-    ) -> None:
-        self._process = process
-        self._dump = dump
-        self._writer = writer
-        self._answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._hold: Hold | None = None
-        self._jobs = self._memory = 0
-        self._reading = asyncio.create_task(self._read(reader))
-        self.is_busy = False
-        self.has_ended = False
-
-    @classmethod
-    async def start(cls, functions: list[tuple[str, str]]) -> TaskProcess:
-        ours, theirs = socket.socketpair()
-        keep_from_forks(ours)
-        dump = Dump()
-        given = [theirs.fileno(), dump.fileno()]
-        command = [sys.executable, "-P", "-m", "faultline.worker.task_process_main", *map(str, given)]
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        try:
-            # In its own session: a Ctrl-C in the terminal is for the worker, which lets its jobs finish.
-            process = subprocess.Popen(  # noqa: ASYNC220 - takes a few milliseconds, once for many jobs
-                command, stdin=subprocess.DEVNULL, pass_fds=given, env=environ, start_new_session=True
-            )
-        except OSError:
-            ours.close()
-            dump.close()
+            if process is None:
+                self._waiting.append(call)
+                self._hand_out()
+            else:
+                process.hand(call)
+            raised, value = await call.answer
+        except asyncio.CancelledError:
+            self._drop(call)
             raise
         finally:
-            theirs.close()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        main = sys.modules.get("__main__")
-        spec = getattr(main, "__spec__", None)
-        setup = {
-            "parent": os.getpid(),
-            "kernel_kills": _KERNEL_KILLS,
-            "path": sys.path,
-            "argv": sys.argv,
-            "functions": functions,
-            "main": None if spec is None else spec.name,
-            "main_path": None if spec is not None else getattr(main, "__file__", None),
-            "level": logging.getLogger().level,
-        }
-        started = cls(process, reader, writer, dump)
-        started._send(setup)
-        return started
-
-    async def ready(self) -> None:
-        """It has started, and imported what it will run."""
-        await self._answer
-
-    async def call(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
-        """Run the task there. Raises what it raises, `TimedOut` and `ProcessDied`."""
-        measures = task.processes is not None and task.processes.max_memory is not None
-        message = (task.fn.__module__, task.fn.__qualname__, hold.lease, hold.counts.queue, limit, measures)
-        frame = pickle.dumps(message)
-        self._answer = asyncio.get_running_loop().create_future()
-        self._hold = hold
-        self.is_busy = True
-        self._writer.write(LENGTH.pack(len(frame)) + frame)
-        if self.has_ended:
-            await self._died()
-        try:
-            async with asyncio.timeout(limit):
-                raised, value, self._memory = await self._answer
-        except TimeoutError as error:
-            late = TimedOut(f"timed out after {limit:g} s; its process was killed")
-            where = await self._dump.asked(self._process.pid)
-            if where:
-                vars(late)["__faultline_text__"] = storable(f"TimedOut: {late}\n{where}".rstrip())
-            raise late from error
-        self.is_busy = False
-        self._hold = None
-        self._jobs += 1
+            if call.began_at is None:
+                call.source.queued -= 1
         if raised:
             raise value
         return value
 
-    def is_spent(self, task: Task[..., Any]) -> bool:
-        limits = task.processes
-        if limits is None:
-            return False
-        many = limits.max_jobs is not None and self._jobs >= limits.max_jobs
-        return many or (limits.max_memory is not None and self._memory > limits.max_memory * 1024 * 1024)
+    # Which process runs which job
 
-    def close(self) -> None:
-        """An idle process ends when its socket closes."""
-        self._writer.close()
+    def has_room(self) -> None:
+        self._hand_out()
 
-    def kill(self) -> None:
-        self._reading.cancel()
-        self._writer.close()
-        if self._process.returncode is None:
-            self._kill_all()
+    def _hand_out(self) -> None:
+        self._give()
+        if self._ahead and not self._waiting and any(process.is_idle for process in self._living):
+            for process in self._living:
+                if len(process.calls) > 1:
+                    self._waiting.extend(process.withdraw())
+            self._give()
 
-    def _kill_all(self) -> None:
-        """The process and the programs that it has started: they would go on beside the next attempt."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+    def _give(self) -> None:
+        waiting, living = self._waiting, self._living
+        while waiting:
+            process = next((one for one in living if one.is_idle), None)
+            if process is None:
+                starting = sum(not one.is_ready for one in living)
+                if len(living) < self._size and starting < len(waiting):
+                    self._start()
+                    continue
+                process = next((one for one in living if one.takes_ahead), None) if self._ahead else None
+                if process is None:
+                    return
+                self._look_soon()
+            call = waiting.popleft()
+            if call.frame:
+                process.hand(call)
+            else:
+                process.is_reserved = True
+                call.begin(0.0)
+                call.end(process, raised=False)
 
-    def wait(self) -> int:
-        """Blocks."""
+    def _look_soon(self) -> None:
+        if self._look_later is None:
+            loop = asyncio.get_running_loop()
+            self._look_later = loop.call_later(QUICK_SECONDS, self._look, context=Context())
+
+    def _look(self) -> None:
+        """A job whose turn does not come soon waits here, for whichever process is free first."""
+        self._look_later = None
+        now = asyncio.get_running_loop().time()
+        for process in self._living:
+            calls = process.calls
+            if len(calls) > 1 and now - (calls[0].began_at or now) >= QUICK_SECONDS:
+                process.is_quick = False
+                self._again(process.withdraw())
+        self._hand_out()
+        if any(len(process.calls) > 1 for process in self._living):
+            self._look_soon()
+
+    def _again(self, calls: Iterable[Call]) -> None:
+        """They have not begun: they are the next."""
+        self._waiting.extendleft(reversed([call for call in calls if not call.answer.done()]))
+
+    def _release(self, process: TaskProcess) -> None:
+        process.is_reserved = False
+        if process.calls:
+            self._end(process)
+        self._hand_out()
+
+    # How a call ends that is not answered
+
+    def is_late(self, call: Call) -> None:
+        process = next((one for one in self._living if call in one.calls), None)
+        if process is not None:
+            process.is_quick = False  # nothing is to wait for it
+            self._again(process.withdraw())
+            if len(process.calls) == 1:
+                call.is_late = True
+                self._do(self._end_late(process, call))
+            else:
+                self._drop_soon(process, call)
+            self._hand_out()
+
+    async def _end_late(self, process: TaskProcess, call: Call) -> None:
+        late = TimedOut(f"timed out after {call.limit:g} s; its process was killed")
+        where = await process.where()
+        if where:
+            vars(late)["__faultline_text__"] = storable(f"TimedOut: {late}\n{where}".rstrip())
+        if not call.answer.done():
+            call.end(late, raised=True)
+            self._drop(call)
+
+    def _drop(self, call: Call) -> None:
+        """Nobody waits for this one any more. A process that runs it is killed; its next job begins elsewhere."""
+        if not call.frame:
+            if call.answer.done() and not call.answer.cancelled() and call.began_at is not None:
+                self._release(call.answer.result()[1])
+        elif call in self._waiting:
+            self._waiting.remove(call)
+        else:
+            process = next((one for one in self._living if call in one.calls), None)
+            if process is not None:
+                self._drop_in(process, call)
+        self._hand_out()
+
+    def _drop_in(self, process: TaskProcess, call: Call) -> None:
+        back = process.withdraw()
+        self._again(back)
+        if call in back:
+            return
+        if len(process.calls) == 1:
+            self._end(process)
+        else:
+            # It has ended the first one and read the second, and is about to tell: the second one is not to be killed for
+            # the first, nor the answer of the first to be lost.
+            self._drop_soon(process, call)
+
+    def _drop_soon(self, process: TaskProcess, call: Call) -> None:
+        asyncio.get_running_loop().call_later(_REPORT_SECONDS, self._drop_late, process, call, context=Context())
+
+    def _drop_late(self, process: TaskProcess, call: Call) -> None:
+        if call in process.calls:
+            call.end(ProcessDied("the process of the task did not answer"), raised=True)
+            self._end(process)
+            self._hand_out()
+
+    # How a process starts and ends
+
+    def _start(self) -> None:
+        """Of those that wait, the first one is told if it fails."""
         try:
-            return self._process.wait()
-        finally:
-            self._dump.close()
+            process = Context().run(TaskProcess.start, self._functions, self)
+        except OSError as error:  # no memory or no process left for now
+            self._not_started(self._waiting.popleft(), error)
+            return
+        self._all.add(process)
+        self._living.append(process)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_START_SECONDS, self._start_is_over, process, context=Context())
 
-    def _send(self, message: object) -> None:
-        frame = pickle.dumps(message)
-        self._writer.write(LENGTH.pack(len(frame)) + frame)
+    def _start_is_over(self, process: TaskProcess) -> None:
+        if process in self._living and not process.is_ready:
+            self._not_started(self._end(process), TimeoutError(f"it took longer than {_START_SECONDS:g} s"))
+            self._hand_out()
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-                kind, content = pickle.loads(await reader.readexactly(length))  # noqa: S301 - of our own process
-                if kind == "log":
-                    self._log(content)
-                elif kind == "broken":
-                    self._fail(ProcessDied(f"the process of the task could not start: {content}"))
-                elif not self._answer.done():
-                    self._answer.set_result(_answered(kind, content))
-        except (asyncio.IncompleteReadError, OSError):
-            await self._died()
-        except Exception as error:  # noqa: BLE001 - a message that cannot be read
-            self._fail(ProcessDied(f"what the process of the task sent cannot be read: {type(error).__name__}: {error}"))
+    def _not_started(self, call: Call | None, error: OSError) -> None:
+        events.emit("process_not_started", error=f"{type(error).__name__}: {error}", again_in=_AGAIN_SECONDS)
+        if call is not None:
+            again = Snooze(_AGAIN_SECONDS)
+            again.__cause__ = error
+            call.end(again, raised=True)
 
-    def _log(self, record: logging.LogRecord) -> None:
-        """As if it were logged here, by the job."""
-        logger = logging.getLogger(record.name)
-        if logger.isEnabledFor(record.levelno):
-            token = running.set(self._hold)
-            try:
-                logger.handle(record)
-            finally:
-                running.reset(token)
+    def is_spent(self, process: TaskProcess) -> None:
+        """It has run its jobs, or uses too much memory. It reads no other job, and ends by itself."""
+        self._again(process.withdraw())
+        self._forget(process)
+        process.close()
+        self._hand_out()
 
-    async def _died(self) -> None:
-        self.has_ended = True
-        code: int | None = None
-        for _ in range(200):  # its socket closes a moment before its status can be read
-            code = self._process.poll()
-            if code is not None:
-                break
-            await asyncio.sleep(0.01)
+    def is_useless(self, process: TaskProcess, why: ProcessDied | None = None) -> None:
+        """It runs what it is not to run, or sends what cannot be read, or could not import the program."""
+        ran = self._end(process)
+        if why is not None and ran is not None:
+            ran.end(why, raised=True)
+        self._hand_out()
+
+    def has_died(self, process: TaskProcess) -> None:
+        process.close()
+        ended = self._forget(process)
+        ran = self._ran(process)
+        self._do(self._report(process, ran, ended))
+        self._hand_out()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        reporting = asyncio.get_running_loop().create_task(work, context=Context())
+        self._reporting.add(reporting)
+        reporting.add_done_callback(self._reporting.discard)
+
+    async def _report(self, process: TaskProcess, ran: Call | None, ended: asyncio.Future[int]) -> None:
+        await asyncio.wait([ended], timeout=_STATUS_SECONDS)
         # Its number is no other group's as long as what it has started lives.
-        self._kill_all()
-        self._fail(ProcessDied(_end_of(code)))
+        process.kill_all()
+        if ran is not None:
+            ran.end(end_of(ended.result() if ended.done() else None), raised=True)
 
-    def _fail(self, error: ProcessDied) -> None:
-        self.has_ended = True
-        if not self._answer.done():
-            self._answer.set_exception(error)
-            self._answer.exception()  # read, so that asyncio does not warn about one that nobody awaits
+    def _end(self, process: TaskProcess) -> Call | None:
+        process.kill()
+        self._forget(process)
+        return self._ran(process)
 
+    def _ran(self, process: TaskProcess) -> Call | None:
+        """The job that an ended process ran; or one that waits, if it did not start. The others begin elsewhere."""
+        calls = list(process.calls)
+        process.calls.clear()
+        if not process.is_ready:
+            return self._waiting.popleft() if self._waiting else None
+        ran = calls.pop(0) if calls and calls[0].began_at is not None else None
+        self._again(calls)
+        return ran
 
-def _answered(kind: str, content: Any) -> Any:
-    if kind != "ended":
-        return content
-    raised, frame, text, memory = content
-    try:
-        value = pickle.loads(frame)  # noqa: S301 - likewise
-    except Exception as error:  # noqa: BLE001 - a class that cannot be made again here
-        value = ProcessDied(f"what the task {'raised' if raised else 'returned'} cannot be read here: {error}")
-        raised = True
-    if raised and text is not None:
-        vars(value)["__faultline_text__"] = text
-    return raised, value, memory
-
-
-def _end_of(code: int | None) -> str:
-    if code is None:
-        return "the process of the task closed its connection to the worker"
-    if code >= 0:
-        return f"the process of the task ended with exit code {code}"
-    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-    hint = "; out of memory?" if -code == signal.SIGKILL else ""
-    return f"the process of the task was killed by {name}{hint}"
+    def _forget(self, process: TaskProcess) -> asyncio.Future[int]:
+        """Wait for its end beside everything else: a killed process may hang in the kernel."""
+        if process in self._living:
+            self._living.remove(process)
+        ended = self._threads.run(process.wait)
+        ended.add_done_callback(lambda _: self._all.discard(process))
+        return ended
