@@ -314,19 +314,27 @@ def test_in_a_flow_it_refuses_what_it_could_not_remember(app: Faultline) -> None
     assert model.asked == []
 
 
-def test_a_model_that_the_run_is_given_is_a_step_too(app: Faultline) -> None:
-    with chat(lambda _: says("theirs")) as theirs, chat(lambda _: says("ours")) as ours:
-        agent = DurableAgent(agent_of(theirs))
+def test_a_model_that_the_run_is_given_is_a_step_too_and_in_an_agent_that_is_a_tool_a_part_of_one(
+    app: Faultline,
+) -> None:
+    def script(messages: list[Message]) -> Message:
+        if messages[0]["content"] == "x":
+            return says("inner")
+        return says(returned(messages)[0]) if returned(messages) else asks(("inner", {"input": "x"}))
+
+    with chat(lambda _: says("theirs")) as theirs, chat(script) as ours:
+        inner = agent_of(theirs, name="inner").as_tool("inner", "Ask it.")
+        agent = DurableAgent(agent_of(theirs, inner))
         handle = runs_again(app, agent, run_config=RunConfig(model=model_of(ours))).enqueue("Who?")
 
-        assert ended(app, handle, waits(app), signals(app, "go")) == "ours"
-    assert (len(theirs.asked), len(ours.asked)) == (0, 1)
-    assert steps(app, handle) == ["shop: model request"]
+        assert ended(app, handle, waits(app), signals(app, "go")) == "inner"
+    assert (len(theirs.asked), len(ours.asked)) == (0, 3)
+    assert steps(app, handle) == ["shop: model request", "shop: tool inner", "shop: model request"]
 
 
 def test_a_long_pause_before_another_try_holds_no_lease(app: Faultline) -> None:
     with chat(lambda _: says("here"), turned_away=1) as model:
-        retries = retries_of_models(1, first=6, most=6)
+        retries = retries_of_models(1, first=60, most=60)
         handle = asking(app, DurableAgent(agent_of(model), model_step={"retries": retries})).enqueue()
 
         work(app, lambda: waits(app)(handle))

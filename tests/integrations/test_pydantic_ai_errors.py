@@ -60,7 +60,7 @@ def test_an_error_that_passes_is_tried_again_by_the_rules_of_the_step(app: Fault
 
 def test_a_long_pause_before_another_try_holds_no_lease(app: Faultline) -> None:
     with chat(lambda _: says("here"), turned_away=1) as model:
-        retries = retries_of_models(1, first=6, most=6)
+        retries = retries_of_models(1, first=60, most=60)
         handle = asking(app, DurableAgent(agent_of(model), model_step={"retries": retries})).enqueue()
 
         work(app, lambda: waits(app)(handle))

@@ -102,6 +102,7 @@ class Conductor:
         self._tracks: dict[str, Track] = {}
         #: Set when a track waits for something that only a later run will see.
         self._waits = asyncio.Event()
+        self._is_over = False
         self._open(called)
 
     async def conduct(self, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -175,6 +176,7 @@ class Conductor:
         return await asked.answer
 
     def _over(self, _running: asyncio.Task[Any]) -> None:
+        self._is_over = True
         self._close()
         self._requests.put_nowait(None)
 
@@ -188,6 +190,8 @@ class Conductor:
         self._failures = {}
         for one in left:
             self._tracks[OTHER].queue.put_nowait(one)
+        if self._is_over:  # while the model was asked: nobody else closes what opens now
+            self._close()
 
     def _close(self) -> None:
         for track in self._tracks.values():
