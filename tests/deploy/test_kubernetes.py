@@ -34,6 +34,16 @@ METRICS = (ROOT / "docs/reference/metrics.md").read_text()
 COMPONENTS = ("scale-by-query", "scale-by-metric")
 #: The oldest version that the page promises, and the newest whose schemas are here.
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
+#: The fields of KEDA's own objects, by the schemas that come with its operator (2.x, keda.sh/v1alpha1), and their types.
+KEDA: dict[str, dict[str, type]] = {
+    "ScaledObject": {
+        "scaleTargetRef": dict, "triggers": list, "advanced": dict, "fallback": dict, "minReplicaCount": int,
+        "maxReplicaCount": int, "idleReplicaCount": int, "pollingInterval": int, "cooldownPeriod": int,
+        "initialCooldownPeriod": int,
+    },
+    "TriggerAuthentication": {"secretTargetRef": list, "env": list, "configMapTargetRef": list, "podIdentity": dict},
+}  # fmt: skip
+KEDA_TRIGGER = {"type", "name", "metadata", "metricType", "authenticationRef", "useCachedMetrics"}
 #: Seconds after --grace in which a worker writes and releases: docs/how-to/deployment.md.
 RELEASE_SECONDS = 20
 
@@ -158,6 +168,20 @@ def test_the_page_makes_the_secret_and_each_pod_has_a_login_of_its_own() -> None
     assert sorted(one["key"] for one in used) == sorted(re.findall(r"--from-literal=([\w-]+)=", PAGE))
     for file in FOLDER.rglob("*.yaml"):
         assert not re.search(r"://\w+:[^@\s]+@", file.read_text()), f"{file} holds a password"
+
+
+@pytest.mark.parametrize("folder", COMPONENTS)
+def test_keda_knows_every_field(folder: str) -> None:
+    """A cluster drops what its schema does not have, in silence: a misspelt field would mean nothing."""
+    for part in objects(folder):
+        assert part.keys() == {"apiVersion", "kind", "metadata", "spec"}
+        assert part["spec"].keys() <= KEDA[part["kind"]].keys()
+        for field, value in part["spec"].items():
+            assert isinstance(value, KEDA[part["kind"]][field]), field
+        for trigger in part["spec"].get("triggers", []):
+            assert {"type", "metadata"} <= trigger.keys() <= KEDA_TRIGGER
+        for secret in part["spec"].get("secretTargetRef", []):
+            assert secret.keys() == {"parameter", "name", "key"}
 
 
 @pytest.mark.parametrize("folder", COMPONENTS)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -382,6 +382,17 @@ def ticked(scene: Scene, *moments: int) -> float:
         spec = f'{{"every": {schedules.EVERY[name]}, "tick_arg": "at", "job": {{"task": "chime"}}}}'
         scene.queue.value("select faultline.set_schedule(%s, %s::json)", name, spec)
     begun = scene.queue.value("select date_trunc('second', faultline.clock())")
+    for name, policy in schedules.OVERLAP.items():
+        # So that there is a reason to skip what follows.
+        for number in range(1 if policy == "skip" else 2):
+            at = begun - timedelta(seconds=1 + number)
+            ((job_id, _),) = scene.queue.run(verbs.enqueue_many([registered().tasks[schedules.TASK].bind(at=at)]))
+            scene.queue.complete(scene.queue.claim_one())
+            scene.hand.execute(
+                "insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at, job_id)"
+                " select id, %s, 'manual', 'manual', %s, %s from faultline.schedules where name = %s",
+                (at, at, job_id, name),
+            )
     for name, seconds in schedules.EVERY.items():
         for moment in moments if name == "every second" else range(moments[-1] + 1):
             scene.hand.execute(

@@ -107,9 +107,10 @@ def _limits(calm_at: float | None, ticked_until: float | None) -> Limits:
         faults_stopped_at=calm_at,
         seconds_to_end=lambda _: _SECONDS_TO_END,
         own_failures=_own_failures,
-        ticked=frozenset({schedules.TASK}),
+        ticked=frozenset({schedules.TASK, schedules.SLOW}),
         every=schedules.EVERY,
         catch_up=schedules.CATCH_UP,
+        overlap=schedules.OVERLAP,
         ticked_until=ticked_until,
     )
 

@@ -35,9 +35,11 @@ _RAISED_AFTER_SECONDS_MAX = 30.0
 _BACKOFF_SECONDS = 2.0
 
 #: The seconds between moments, and what becomes of those that nobody decided in time.
-EVERY = {"all": 4.03, "the latest": 6.07}
-CATCH_UP = {"all": "all", "the latest": "latest"}
-TICKED = "chime"
+EVERY = {"all": 4.03, "the latest": 6.07, "one at a time": 7.09}
+CATCH_UP = {"all": "all", "the latest": "latest", "one at a time": "latest"}
+OVERLAP = {"the latest": "skip", "one at a time": "one"}
+#: Nobody but schedules makes jobs of these.
+TICKED = frozenset({"chime", "toll"})
 
 
 def register(
@@ -49,7 +51,7 @@ def register(
         _register_limited(app, chance, failures, options)
         _register_takers(app, chance, failures, options)
     if SCHEDULES in plays:
-        _register_schedules(app, options)
+        _register_schedules(app, chance, failures, options)
 
 
 def _register_limited(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:
@@ -112,11 +114,20 @@ def _register_unique(app: Faultline, chance: random.Random, failures: Counter[st
         return n
 
 
-def _register_schedules(app: Faultline, options: dict[str, Any]) -> None:
+def _register_schedules(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:
     @app.schedule(every=EVERY["all"], name="all", catch_up="all", tick_arg="at")
     @app.schedule(every=EVERY["the latest"], name="the latest", overlap="skip", tick_arg="at")
-    @app.task(name=TICKED, max_attempts=8, **options)
+    @app.task(max_attempts=8, **options)
     async def chime(at: datetime) -> str:
+        return at.isoformat()
+
+    @app.schedule(every=EVERY["one at a time"], name="one at a time", overlap="one", tick_arg="at")
+    @app.task(max_attempts=8, **options)
+    async def toll(job: Job, at: datetime) -> str:
+        await asyncio.sleep(chance.uniform(0.5, 6))
+        if chance.random() < 0.3:  # noqa: PLR2004 - the next one goes on waiting
+            failures[str(job.id)] += 1
+            raise RuntimeError("not this time")
         return at.isoformat()
 
 

@@ -212,9 +212,10 @@ class _World:
             own_failures=(lambda job: self.told.failures[job.job_id]) if storms.ATTEMPTS_JUDGED in self._kinds else None,
             was_lost=self._was_lost,
             seconds_of=lambda at: self.record.lines[int(at // PLACES)].at,
-            ticked=frozenset({limits.TICKED}),
+            ticked=limits.TICKED,
             every=limits.EVERY if ticks else {},
             catch_up=limits.CATCH_UP,
+            overlap=limits.OVERLAP,
             ticked_until=(EPOCH + timedelta(seconds=self._loop.time())).timestamp(),
         )
         return [*self._told_wrong(control), *map(str, check(history_of(self.record.lines), final, known))]
