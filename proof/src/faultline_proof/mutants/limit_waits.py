@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
+_LEVELS = ("j.priority > level and j.priority < case when level < 0 then 0 else 32768 end", "j.priority > level")
+
 GUARDS: Guards = {
+    "has_due": {"does not search for priority 0": _LEVELS},
+    "pick_plain": {"does not search for priority 0": _LEVELS},
     "was_raised": {
         "looks at what this run was told": (" and (w.value ->> 'token')::bigint = j.fencing_token", ""),
         "locks the budgets": "    for share of b\n",

@@ -90,18 +90,6 @@ GUARDS: Guards = {
             ("faultline.open_xids(before, ", "faultline.open_xids(pg_current_snapshot(), "),
         ),
     },
-    "has_due": {
-        "does not search for priority 0": (
-            "j.priority > level and j.priority < case when level < 0 then 0 else 32768 end",
-            "j.priority > level",
-        ),
-    },
-    "pick_plain": {
-        "does not search for priority 0": (
-            "j.priority > level and j.priority < case when level < 0 then 0 else 32768 end",
-            "j.priority > level",
-        ),
-    },
     "hear_groups": {
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
         "gives no turn to an empty group": (
