@@ -14,6 +14,8 @@ from django.test import override_settings
 from faultline import OutcomeUnknown
 from faultline.integrations.django import application
 from faultline.integrations.django.compat import InvalidTask, TaskResultStatus, task_backends, task_enqueued
+from faultline.store.reads import views
+from faultline.store.statement import Statement
 from faultline.testing import Drained, drain
 from tests.integrations.django_site import tasks
 from tests.integrations.django_site.suite_backend import BACKEND, FaultlineTestCase
@@ -67,3 +69,17 @@ class MishapTests(FaultlineTestCase):
                 self.assertEqual(
                     (found.status, found.task.queue_name), (TaskResultStatus.SUCCESSFUL, result.task.queue_name)
                 )
+
+    def test_an_outage_when_an_attempt_begins_uses_it_not_up(self) -> None:
+        usual, ended = views.job, Statement("job", "select pg_terminate_backend(pg_backend_pid())", (), lambda _: None)
+        for task in (tasks.charge, tasks.achange):
+            with self.subTest(task.name):
+                result = task.using(backend="once").enqueue(1)
+                found = [ended]
+
+                with mock.patch.object(views, "job", lambda job_id, found=found: found.pop() if found else usual(job_id)):
+                    drained = self.run_all()
+
+                self.assertEqual((drained.succeeded, drained.failed, found), (1, 0, []))
+                result.refresh()
+                self.assertEqual(result.status, TaskResultStatus.SUCCESSFUL)

@@ -94,7 +94,7 @@ class Found(dict[str, "Task[..., Any]"]):
         """The task of this name. Never raises: a worker asks while it holds the job."""
         known = super().get(name)
         if known is None and (found := find(name)) is not None:
-            known = self._app.task(name=name, timeout=_timeout_of(found))(running.runner(self._app, found))
+            known = self._app.task(name=name, timeout=_timeout_of(found))(running.runner(found))
             known.error_text = running.described
         return default if known is None else known
 

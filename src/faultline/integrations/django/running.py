@@ -34,7 +34,6 @@ from faultline.store.reads import views
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.app.application import Faultline
     from faultline.store.statement import Statement
 
 #: The result with which the running attempt has completed its job in a transaction, alone in a tuple. None: it has not.
@@ -43,14 +42,15 @@ completed: ContextVar[tuple[Any] | None] = ContextVar("completed", default=None)
 _ENTRIES_MAX = 1000
 
 
-def runner(app: Faultline, task: Any) -> Callable[..., Any]:
+# ruff: noqa: SLF001 - what a job reads for itself, an outage does not count against it
+def runner(task: Any) -> Callable[..., Any]:
     """What a worker calls for a job of this Django task: async ones on the event loop, others in a thread."""
 
     def run(job: BlockingJob, args: list[Any], kwargs: dict[str, Any], **_: Any) -> Any:
         reset_queries()  # with DEBUG, Django keeps those of a connection until its next request
         close_old_connections()
         try:
-            attempt = _Attempt(task, job, [app.database.run(one) for one in reads(job.id, job.attempt)])
+            attempt = _Attempt(task, job, [job._run(one) for one in reads(job.id, job.attempt)])
             with attempt:
                 return attempt.ends_with(task.func(*attempt.before(args), **kwargs))
         finally:
@@ -60,7 +60,7 @@ def runner(app: Faultline, task: Any) -> Callable[..., Any]:
         # A thread of its own for what is not async below Django's: otherwise all jobs would share one.
         async with ThreadSensitiveContext():
             try:
-                attempt = _Attempt(task, job, [await app.async_database.run(one) for one in reads(job.id, job.attempt)])
+                attempt = _Attempt(task, job, [await job._run(one) for one in reads(job.id, job.attempt)])
                 with attempt:
                     return attempt.ends_with(await task.func(*attempt.before(args), **kwargs))
             finally:
