@@ -90,6 +90,7 @@ class Trouble:
         #: What takes its time is done beside the rest, and counted when it is done.
         self._beside: dict[str, threading.Thread] = {}
         self._begun = time.monotonic()
+        self._until = self._begun + seconds
         self._due = self._begun + self._pause
         self._look_at = 0.0
         #: What killed workers held, until it is seen in other hands.
@@ -148,7 +149,9 @@ class Trouble:
     def _planned(self) -> Iterator[str]:
         yield from self._chance.sample(self._kinds, len(self._kinds))
         while True:
-            weights = [_WEIGHTS[kind] if self.took_effect[kind] else _WEIGHT_MISSING for kind in self._kinds]
+            # What is only waited for must not be undone by the others.
+            usual = 0.0 if time.monotonic() > self._until and not self.round_done else 1.0
+            weights = [usual * _WEIGHTS[kind] if self.took_effect[kind] else _WEIGHT_MISSING for kind in self._kinds]
             yield self._chance.choices(self._kinds, weights=weights)[0]
 
     def _strike(self, kind: str) -> bool:
