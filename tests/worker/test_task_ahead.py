@@ -279,6 +279,7 @@ def test_a_job_that_is_there_before_the_process_looks_is_announced_too() -> None
 
     _run(_Jobs(their_jobs, wire), wire, runner)
 
+    theirs.close()
     assert [worker.receive()[0] for _ in range(2)] == ["began", "ended"]
     for one in itertools.chain(*pairs):
         one.close()
