@@ -57,7 +57,7 @@ def test_a_busy_worker_claims_and_completes_several_that_compute_at_once(app: Fa
         claims, completions = calls(fresh, "claim"), calls(fresh, "complete")
     seconds = queue.value("select extract(epoch from max(finished_at) - min(finished_at))::float from faultline.jobs")
     # By the time, not by the number of jobs: a busy machine runs fewer in the same time.
-    assert completions <= 20 + seconds / 0.03
+    assert completions <= 20 + seconds / 0.06
     assert claims <= 20 + seconds / 0.01
 
 
@@ -67,18 +67,18 @@ def test_a_feed_of_jobs_that_compute_claims_several_before_its_processes_run_dry
 
     feed = asyncio.run(story())
     feed.concurrency = 4
-    feed._pace.per_second = 200.0  # noqa: SLF001 - six are held ahead, and three last until the next claim is answered
+    feed._pace.per_second = 200.0  # noqa: SLF001 - twenty are held ahead, and three last until the next claim is answered
 
     def wanted(*, queued: int, waiting: int, running: int = 4, computing: int = 4) -> int:
         feed.running, feed.computing, feed.queued = running, computing, queued
         feed.waiting = deque(held("t") for _ in range(waiting))
         return int(feed.wanted())
 
-    assert [wanted(queued=3, waiting=n) for n in (6, 3, 1)] == [0, 0, 0]
-    assert [wanted(queued=3, waiting=0), wanted(queued=0, waiting=3)] == [6, 3]
+    assert [wanted(queued=3, waiting=n) for n in (20, 3, 1)] == [0, 0, 0]
+    assert [wanted(queued=3, waiting=0), wanted(queued=0, waiting=3)] == [20, 17]
     assert wanted(queued=3, waiting=4, computing=3) == 2  # one of them does not compute: the next may start at any moment
     feed.concurrency = 6
-    assert wanted(queued=4, waiting=0, running=5, computing=5) == 7  # a slot is free: another job could start
+    assert wanted(queued=4, waiting=0, running=5, computing=5) == 21  # a slot is free: another job could start
 
 
 class Computing(Line):

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _BUSY_PAUSE = 0.05
 _REST_SECONDS = 0.02
-#: How long the end of a job that computes may wait for others: as long as jobs are claimed ahead.
-_GATHER_SECONDS = 0.03
+#: How long the end of a job that computes may wait for others.
+_GATHER_SECONDS = 0.06
 #: With a shorter lease it does not wait.
 _GATHER_LEASE_SECONDS_MIN = 1.0
 #: How many parts of batches that the database refuses are sent at a time.

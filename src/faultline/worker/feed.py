@@ -159,11 +159,11 @@ class Feed:
         if self.within is not None:
             # A job that has ended holds its permit until that is written: a claim before would be in vain.
             return min(self.concurrency - max(self.running + len(self.waiting), len(self.within)), CLAIM_MAX)
-        ahead = min(2 * CLAIM_MAX, self._pace.ahead(self._claim_seconds))
+        computes = 0 < self.computing == self.running
+        ahead = min(2 * CLAIM_MAX, self._pace.ahead(self._claim_seconds, computes=computes))
         free = self.concurrency - self.running + ahead - len(self.waiting)
         prefetched = self.queued + len(self.waiting)
-        none_would_start = 0 < self.computing == self.running and free <= ahead
-        if none_would_start and self._pace.lasts(prefetched, self._claim_seconds):
+        if computes and free <= ahead and self._pace.lasts(prefetched, self._claim_seconds):
             return 0
         return min(free, CLAIM_MAX) if free > ahead // 4 else 0
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 #: Jobs are claimed so long before they start, or as long as a claim takes.
 _AHEAD_SECONDS = 0.03
+#: Where all of them compute, statements take away from what they have: fewer, and larger ones.
+_COMPUTING_AHEAD_SECONDS = 0.1
 _WINDOW_SECONDS = 0.1
 
 
@@ -15,9 +17,9 @@ class Pace:
         self._since = 0.0
         self._finished = 0
 
-    def ahead(self, claim_seconds: float) -> int:
-        """How many jobs start until a claim is answered, and some more."""
-        return int(self.per_second * max(_AHEAD_SECONDS, claim_seconds))
+    def ahead(self, claim_seconds: float, *, computes: bool) -> int:
+        """How many jobs start until a claim is answered, and some more. `computes`: each that runs has a process to itself."""
+        return int(self.per_second * max(_COMPUTING_AHEAD_SECONDS if computes else _AHEAD_SECONDS, claim_seconds))
 
     def lasts(self, jobs: int, claim_seconds: float) -> bool:
         """Whether so many jobs last until a later claim is answered, even if it takes twice as long as the others."""
