@@ -18,7 +18,7 @@ class Pace:
         self._finished = 0
 
     def ahead(self, claim_seconds: float, *, computes: bool) -> int:
-        """How many jobs start until a claim is answered, and some more. `computes`: each that runs has a process to itself."""
+        """How many jobs start until a claim is answered, and some more. `computes`: each that runs has a process."""
         return int(self.per_second * max(_COMPUTING_AHEAD_SECONDS if computes else _AHEAD_SECONDS, claim_seconds))
 
     def lasts(self, jobs: int, claim_seconds: float) -> bool:
