@@ -14,12 +14,12 @@ GUARDS: Guards = {
             "case when claim.limits then remaining else least(remaining, 1) end",
             "remaining",
         ),
-        "waits for the disk unless its caller syncs it": ("if claim.syncs and ", "if "),
-        "waits for the disk where something was written before": (" and pg_current_xact_id_if_assigned() is null", ""),
-        "does not keep others waiting for the disk": (
-            "      perform set_config('synchronous_commit', 'off', true);",
-            "      null;",
-        ),
+        "waits for the disk unless its caller syncs it": ("if claim.syncs then", "if true then"),
+        "does not keep others waiting for the disk": ("      perform faultline.commit_lazily();", "      null;"),
+    },
+    "commit_lazily": {
+        "waits for the disk where something was written before": ("pg_current_xact_id_if_assigned() is null", "true"),
+        "is over with the transaction": ("'off', true)", "'off', false)"),
     },
     "sync_claim": {
         "waits for what was committed before": ("  perform pg_logical_emit_message(true, 'faultline', '');", "  null;"),
@@ -265,6 +265,7 @@ GUARDS: Guards = {
         "takes groups as far as their shards": ("turn = greatest(g.turn, furthest)", "turn = g.turn"),
     },
     "fold": {
+        "does not keep claims waiting for the disk": ("  perform faultline.commit_lazily();", "  null;"),
         "takes few queues at a time": (" order by random() limit 50)", ")"),
         "takes others each time": ("order by random() limit 50", "order by q.name limit 50"),
     },

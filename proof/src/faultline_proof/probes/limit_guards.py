@@ -55,7 +55,6 @@ _VERBS: dict[str, Callable[[Session, DueSchedule], Any]] = {
     "set_limit": lambda q, _: limit(q, "a", concurrency=7),
     "reset_limit": lambda q, _: q.execute("select faultline.reset_limit('default', '*')"),
     "recount": lambda q, _: q.execute("select faultline.recount()"),
-    "fold": lambda q, _: q.execute("select faultline.fold()"),
     "expire": lambda q, _: q.execute("select * from faultline.expire()"),
     "declare_schedules": _declare,
     "set_schedule": lambda q, _: make(q, "other"),
@@ -108,7 +107,7 @@ def a_verb_of_limits_or_schedules_leaves_no_door_open(sessions: Sessions) -> Non
 _SYNCS = "select count(*) from faultline.claim(%s, 'w/1', 1, flows => true, limits => true, syncs => %s)"
 
 
-@probe("claim", "sync_claim", "durable")
+@probe("claim", "fold", "commit_lazily", "durable")
 def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=2)
@@ -127,6 +126,14 @@ def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sess
             expect("claimed", q.value(_SYNCS, queue, syncs), 1)
             story = f"a claim of {queue}, syncs {syncs}, in a transaction that has written {has_written}"
             expect(story, q.value("show synchronous_commit"), level)
+    for has_written, level in ((False, "off"), (True, "on")):
+        with q.unsaved():
+            if has_written:
+                q.enqueue(queue="elsewhere")
+            q.execute("select faultline.fold()")
+            expect(f"fold in a transaction that has written {has_written}", q.value("show synchronous_commit"), level)
+    q.execute("select faultline.fold()")
+    expect("the session keeps its own", q.value("show synchronous_commit"), "on")
 
 
 @probe("sync_claim", "durable")

@@ -76,8 +76,8 @@ begin
   end if;
   perform faultline.durable();
   if known_queue.limited then
-    if claim.syncs and pg_current_xact_id_if_assigned() is null then
-      perform set_config('synchronous_commit', 'off', true);
+    if claim.syncs then
+      perform faultline.commit_lazily();
     end if;
     return query
       select * from faultline.claim_within(
