@@ -132,7 +132,7 @@ def _processor() -> str:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return platform.processor() or platform.machine()
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
