@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from faultline.core import events
 from faultline.operate import who
@@ -81,9 +81,6 @@ class _InBatches(Generic[W, C]):
     `while (batch := work.batch()) is not None: work.took(database.run(batch))`.
     """
 
-    #: Logged at the end.
-    _event: ClassVar[str]
-
     def __init__(self, which: W, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None) -> None:
         who.check(by, reason)
         self._which = which
@@ -102,7 +99,7 @@ class _InBatches(Generic[W, C]):
         """The next batch to run; None: all are done."""
         left = _BATCH_JOBS if self._jobs_max is None else min(_BATCH_JOBS, self._jobs_max - self.jobs)
         if (self._begun and self.behind is None) or left <= 0 or self._batches_left == 0:
-            events.emit(self._event, jobs=self.jobs, by=self._by, reason=self._reason)
+            self._log()
             return None
         self._begun = True
         if self._batches_left is not None:
@@ -116,20 +113,26 @@ class _InBatches(Generic[W, C]):
     def _next(self, which: W, max_jobs: int) -> Statement[Any]:
         raise NotImplementedError
 
+    def _log(self) -> None:
+        """At the end."""
+        raise NotImplementedError
+
 
 class RetryFailed(_InBatches["failures.FailedFilter", "failures.Cursor"]):
     """Retry failed jobs. One that fails again meanwhile is newer than the first batch, so it is not retried twice."""
 
-    _event = "jobs_retried_by_request"
-
     def _next(self, which: failures.FailedFilter, max_jobs: int) -> Statement[failures.Retried]:
         return failures.retry(which, max_jobs=max_jobs, by=self._by, reason=self._reason)
+
+    def _log(self) -> None:
+        events.emit("jobs_retried_by_request", jobs=self.jobs, by=self._by, reason=self._reason)
 
 
 class CancelJobs(_InBatches["unended.UnendedFilter", "UUID"]):
     """Cancel queued and running jobs."""
 
-    _event = "jobs_cancelled_by_request"
-
     def _next(self, which: unended.UnendedFilter, max_jobs: int) -> Statement[unended.Cancelled]:
         return unended.cancel(which, max_jobs=max_jobs, by=self._by, reason=self._reason)
+
+    def _log(self) -> None:
+        events.emit("jobs_cancelled_by_request", jobs=self.jobs, by=self._by, reason=self._reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from faultline.web import cursors
 from faultline.web.shapes import Asked, GroupKey, QueueName, Reason, TaskName, Text, Whole
@@ -24,6 +24,15 @@ class _Together(Asked):
 
 class CancelJobs(_Together):
     """Which queued and running jobs to cancel: by one of `queue`, `task`, `group` and `state` at least."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": [name], "properties": {name: {"type": "string"}}}
+                for name in ("queue", "task", "group", "state")
+            ]
+        }
+    )
 
     group: GroupKey | None = None
     state: Literal["queued", "running"] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from copy import copy
+from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -93,14 +93,15 @@ def _as_enqueued(task: Any, record: JobRecord, given: dict[str, Any]) -> Any:
     such a job runs and is read all the same.
     """
     run_after, backend = given.get("run_after"), given.get("backend", DEFAULT_TASK_BACKEND_ALIAS)
-    found = copy(task)
-    options = {
+    options = {field.name: getattr(task, field.name) for field in fields(task)} | {
         # Django's larger numbers run first, ours last.
         "priority": -record.priority,
         "queue_name": record.queue,
         "run_after": None if run_after is None else moment(datetime.fromisoformat(run_after)),
         "backend": backend if backend in task_backends.settings else task.backend,
     }
+    # Not by its class, which checks it by the settings of now; a copy is made by its class, too.
+    found = object.__new__(type(task))
     for name, value in options.items():
         object.__setattr__(found, name, value)
     return found
