@@ -113,6 +113,7 @@ def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sess
     limit(q, "*", concurrency=2)
     put(q, "a", 1)
     q.enqueue(queue="plain")
+    q.execute("set synchronous_commit = on")
     for queue, syncs, has_written, level in (
         ("default", True, False, "off"),
         ("default", False, False, "on"),
@@ -134,6 +135,7 @@ def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sess
             expect(f"fold in a transaction that has written {has_written}", q.value("show synchronous_commit"), level)
     q.execute("select faultline.fold()")
     expect("the session keeps its own", q.value("show synchronous_commit"), "on")
+    q.execute("reset synchronous_commit")
 
 
 @probe("sync_claim", "durable")
