@@ -51,7 +51,7 @@ def _due(scene: Scene) -> Program:
     yield LEASES_RUN_OUT
 
 
-def _ticks(end: Any = None) -> Script:
+def _ticks(end: Any = None, foreseen: tuple[type[Exception], ...] = ()) -> Script:
     """As a worker does: look what is due, compute, decide."""
 
     def program(scene: Scene) -> Program:
@@ -60,7 +60,8 @@ def _ticks(end: Any = None) -> Script:
                 continue
             if end is not None:
                 yield BEGIN
-            yield steps.tick(name, revision, next_at, [next_at], next_at + _EVERY)
+            step = steps.tick(name, revision, next_at, [next_at], next_at + _EVERY)
+            yield replace(step, foreseen=foreseen)
             if end is not None:
                 yield end
 
@@ -105,6 +106,9 @@ def _ask(ask: Ask, step: Any) -> list[Any]:
 
 # One runs, one waits
 
+#: The job that a moment would wait for may be locked: then the moment is decided later.
+_LOCKED = (LockNotAvailable,)
+
 
 def _one_runs(scene: Scene) -> Program:
     """The job of its first moment runs, and the second moment has come."""
@@ -115,23 +119,6 @@ def _one_runs(scene: Scene) -> Program:
     yield steps.tick(name, revision, since + _EVERY, [since + _EVERY], since + 2 * _EVERY)
     scene.notes["held"] = yield steps.claim(scene.queue)
     yield LEASES_RUN_OUT
-
-
-def _decides(end: Any = None) -> Script:
-    """The job that it would wait for may be locked: then the moment is decided later."""
-
-    def program(scene: Scene) -> Program:
-        for name, revision, next_at, _ in (yield steps.due_schedules()):
-            if name != _name(scene):
-                continue
-            if end is not None:
-                yield BEGIN
-            step = steps.tick(name, revision, next_at, [next_at], next_at + _EVERY)
-            yield replace(step, foreseen=(LockNotAvailable,))
-            if end is not None:
-                yield end
-
-    return program
 
 
 def _holder(make: Callable[..., Step]) -> Script:
@@ -192,7 +179,7 @@ SCENES = [
             f"tick-one-{what}",
             f"two workers decide a moment while the job before is {told}",
             _one_runs,
-            {"A": _decides(COMMIT), "B": _decides(), "holder": _holder(make), "worker": _works},
+            {"A": _ticks(COMMIT, _LOCKED), "B": _ticks(foreseen=_LOCKED), "holder": _holder(make), "worker": _works},
             judge=_never_two,
         )
         for what, told, make in (
@@ -205,7 +192,12 @@ SCENES = [
         "tick-one-reap",
         "a worker decides a moment while the job before is taken back, and dies of it",
         _one_runs,
-        {"A": _decides(COMMIT), "dies": _decides(ROLLBACK), "reaper": does.within(lambda _: steps.reap()), "worker": _works},
+        {
+            "A": _ticks(COMMIT, _LOCKED),
+            "dies": _ticks(ROLLBACK, _LOCKED),
+            "reaper": does.within(lambda _: steps.reap()),
+            "worker": _works,
+        },
         judge=_never_two,
     ),
 ]
