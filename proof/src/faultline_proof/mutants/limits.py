@@ -260,6 +260,7 @@ GUARDS: Guards = {
             "(select s.entry from",
             "(select g.turn from",
         ),
+        "counts what was given back to a shard that is gone": ("e.shard % number as shard", "e.shard"),
     },
     "reshard": {
         "takes groups as far as their shards": ("turn = greatest(g.turn, furthest)", "turn = g.turn"),
@@ -277,6 +278,7 @@ GUARDS: Guards = {
         "leaves those that kept a permit": "      and r.counted is null\n",
     },
     "is_miscounted": {
+        "knows what was given back to a shard that is gone": ("e.shard % number as shard", "e.shard"),
         "sees jobs that run without a permit": ("select from permits p where p.counted is null", "select where false"),
         "looks at what the queue holds": (
             "group by k.shard\n      having sum(k.holding) <> 0",

@@ -12,12 +12,15 @@ GUARDS: Guards = {
         "knows the task": (" and k.task = j.task offset 0", " offset 0"),
         "leaves what is due sooner": ("      and o.due <= greatest(j.next_run_at, faultline.clock())\n", ""),
         "lets nobody expire who is relied on": ("    set expires_at = null\n", "    set expires_at = o.expires_at\n"),
+        "lets its group see who no longer expires": "    perform faultline.enter_groups(renewed);\n",
+        "wakes workers for who no longer expires": "    perform faultline.wake_for(renewed);\n",
         "relies on nobody whom another is ending": ("      for update skip locked\n", "      offset 0\n"),
     },
     "renew_unique": {
         "gives it the new group": ("case when replaces then renew_unique.group_key else j.group_key end", "j.group_key"),
         "leaves the old group": (" or replaces and was.group_key is distinct from renew_unique.group_key", ""),
         "gives back what it kept": "      state = j.state,\n",
+        "lets its group see who expires later": "    perform faultline.enter_groups(array[renew_unique.job_id]);\n",
     },
     "free_permits": {
         "keeps nothing of a group that it leaves": (" and new.group_key = old.group_key", ""),

@@ -195,6 +195,27 @@ def what_was_written_for_a_shard_that_is_gone_is_heard_by_the_next_fold(sessions
     expect("granted", groups(take(q)), [group])
 
 
+@probe("recount_queue", "recount", "move_strays")
+def permits_that_were_given_back_to_a_shard_that_is_gone_are_counted_once(sessions: Sessions) -> None:
+    q, late = sessions.open(), sessions.open()
+    _declare(q, 4, queue={"concurrency": 4})
+    put(q, times=12)
+    held = take(q)
+    expect("granted", len(held), 4)
+    q.execute("select faultline.fold()")
+    late.begin()
+    done(late, *held)
+    _declare(q, 1, queue={"concurrency": 4})
+    late.commit()
+    expect("counted right", q.value("select faultline.is_miscounted('default')"), wanted=False)
+    q.execute("select faultline.recount()")
+    take(q)
+    q.execute("select faultline.fold()")
+    take(q)
+    expect("run at once", running(q), 4)
+    expect_right_accounts(q)
+
+
 @probe("lend", "fold_queue")
 def every_shard_has_its_turn_of_few_permits(sessions: Sessions) -> None:
     q = sessions.open()

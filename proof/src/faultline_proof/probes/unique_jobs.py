@@ -62,6 +62,51 @@ def what_supersedes_a_job_does_not_expire(sessions: Sessions) -> None:
     expect("runs", [one.job_id for one in take(q)], [other])
 
 
+@probe("renew_unique", "expire")
+def what_a_submission_lets_live_longer_runs_though_a_claim_passed_over_it(sessions: Sessions) -> None:
+    q, late = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=5)
+    first = ask(q, group="g", expires_seconds=1)
+    put(q, "g")
+    late.begin()
+    expect("queued already", ask(late, group="g"), first)
+    sessions.clock.advance(5)
+    expect("granted meanwhile", first in [one.job_id for one in take(q)], wanted=False)
+    late.commit()
+    sessions.clock.advance(1)
+    expect("runs", [one.job_id for one in take(q)], [first])
+
+
+@probe("supersede", "expire")
+def what_supersedes_a_job_runs_though_a_claim_passed_over_it(sessions: Sessions) -> None:
+    q, late = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=5)
+    ask(q, group="g")
+    held = take(q)
+    other = ask(q, group="g", expires_seconds=1)
+    put(q, "g")
+    late.begin()
+    failed(late, *held)
+    sessions.clock.advance(5)
+    expect("granted meanwhile", other in [one.job_id for one in take(q)], wanted=False)
+    late.commit()
+    sessions.clock.advance(1)
+    expect("runs", [one.job_id for one in take(q)], [other])
+
+
+@probe("supersede", "expire", "wake")
+def workers_look_again_for_one_that_no_longer_expires(sessions: Sessions) -> None:
+    q = sessions.open()
+    ask(q)
+    held = take(q)
+    ask(q, expires_seconds=60)
+    q.execute("listen faultline")
+    failed(q, *held)
+    expect("hints", len(q.notices()), 1)
+
+
 @probe("supersede")
 def a_job_is_not_superseded_by_one_that_is_due_later(sessions: Sessions) -> None:
     q = sessions.open()

@@ -22,7 +22,8 @@ begin
         and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
     ),
     events as materialized (
-      select e.shard, e.group_key, e.freed, e.freed_group from faultline.group_events e where e.queue = is_miscounted.queue
+      -- As in recount_queue.
+      select e.shard % number as shard, e.group_key, e.freed, e.freed_group from faultline.group_events e where e.queue = is_miscounted.queue
     )
     select exists (
       select from permits p where p.counted is null

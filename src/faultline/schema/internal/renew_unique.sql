@@ -1,7 +1,8 @@
 -- Another submission is answered with this queued job, whose row the caller has locked: what of it counts from now on.
 --   replace   its arguments, its group and its time; the journal records it
 --   debounce  its time, from now, but not more than `at_most` (default: ten times the debounce) after it was enqueued
--- It expires with the later of the two: the one who hears that it is queued relies on a run.
+-- It expires with the later of the two: the one who hears that it is queued relies on a run. Until the caller commits, claims may
+-- pass over it as one that has expired, so its group looks again.
 create or replace function faultline.renew_unique(
   job_id uuid,
   spec json,
@@ -24,7 +25,9 @@ declare
   moves_to timestamptz;
   leaves boolean;
 begin
-  select j.created_at, coalesce(j.group_at, j.next_run_at) as next_run_at, j.fencing_token, j.suspended, j.group_key into was
+  select j.created_at, coalesce(j.group_at, j.next_run_at) as next_run_at, j.fencing_token, j.suspended, j.group_key, j.in_group,
+    j.expires_at
+  into was
   from faultline.open_jobs j
   where j.id = renew_unique.job_id;
   moves_to := case
@@ -59,6 +62,9 @@ begin
       replaces or moves_to <> was.next_run_at
       or j.expires_at is not null and (renew_unique.expires_at is null or renew_unique.expires_at > j.expires_at)
     );
+  if was.expires_at is not null and was.in_group then
+    perform faultline.enter_groups(array[renew_unique.job_id]);
+  end if;
   if replaces and renew_unique.new_id <> renew_unique.job_id then
     insert into faultline.journal (at, job_id, event, fencing_token, detail)
     values (

@@ -4,10 +4,13 @@
 -- The other job starts later than they did, so it does what was asked of them: if it is due no later than they are, and, as
 -- they do, no longer expires. Its row is locked, so that it is not cancelled meanwhile. One that others wait for stays: they
 -- wait for it and not for the other. So does one of a flow, which would lose what it has done.
+-- Claims may have passed over the other, as one that had expired: its group and workers look again.
 create or replace function faultline.supersede(job_ids uuid[]) returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+  renewed uuid[];
 begin
   with other as materialized (
     select j.id, o.id as other
@@ -40,6 +43,7 @@ begin
     set expires_at = null
     from other t
     where o.id = any (array[t.other]) and o.expires_at is not null
+    returning o.id
   ),
   ended as (
     update faultline.open_jobs j
@@ -49,10 +53,17 @@ begin
     from other o
     where j.id = any (array[o.id])
     returning j.id, j.fencing_token, o.other
+  ),
+  recorded as (
+    insert into faultline.journal (at, job_id, event, fencing_token, detail)
+    select faultline.clock(), e.id, 'superseded', e.fencing_token, jsonb_build_object('was', 'queued', 'by_job', e.other)
+    from ended e
+    order by e.id
   )
-  insert into faultline.journal (at, job_id, event, fencing_token, detail)
-  select faultline.clock(), e.id, 'superseded', e.fencing_token, jsonb_build_object('was', 'queued', 'by_job', e.other)
-  from ended e
-  order by e.id;
+  select array_agg(r.id) into renewed from relied_on r;
+  if renewed is not null then
+    perform faultline.enter_groups(renewed);
+    perform faultline.wake_for(renewed);
+  end if;
 end
 $$;
