@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from faultline.store import verbs
@@ -24,6 +24,32 @@ def test_a_cancelled_job_is_lost_at_once_and_without_a_refusal(queue: Driver, he
 
     assert hold.lost == "not_running"
     assert queue.refusals(hold.lease.job_id) == []
+
+
+def test_a_job_that_is_cancelled_before_the_answer_to_its_claim_has_come_is_lost_at_once(
+    queue: Driver, heartbeat: Heartbeat, time: Time
+) -> None:
+    hold = hold_of(queue, time)
+    queue.run(verbs.cancel(hold.lease.job_id))
+
+    heartbeat.doubt({hold.lease.job_id})
+    heartbeat.keep([hold])
+    pulse: Any = heartbeat._pulse  # noqa: SLF001 - does not wait for the next beat
+    assert pulse.woken == 1
+    heartbeat.tick()
+
+    assert hold.lost == "not_running"
+
+
+def test_of_a_flood_of_cancelled_jobs_the_last_ones_are_remembered(queue: Driver, time: Time) -> None:
+    first, last, doubts = hold_of(queue, time).lease, hold_of(queue, time).lease, Doubts()
+    doubts.add({first.job_id}, [])
+    for _ in range(30):
+        doubts.add({uuid4() for _ in range(100)}, [])
+    doubts.add({last.job_id}, [])
+
+    assert doubts.took([first, last])
+    assert doubts.due(0.0, [first, last]) == [last]
 
 
 def test_a_lie_about_a_job_loses_no_lease(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable
+    from collections.abc import Collection, Iterable
     from uuid import UUID
 
     from faultline.core.model import Lease
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 #: The first doubt about a lease is checked at once, the next ones no sooner than this: a flood of notifications must not
 #: become a flood of statements.
 LOOK_SECONDS = 1.0
+#: So many jobs are remembered that were called cancelled. A claim may have got one whose answer is on its way.
+_REMEMBERED_MAX = 2000
 
 
 class Doubts:
@@ -21,10 +24,22 @@ class Doubts:
     def __init__(self) -> None:
         self._doubted: set[Lease] = set()
         self._looked_at: dict[Lease, float] = {}
+        #: The jobs of the last notifications, in their order.
+        self._called: dict[UUID, None] = {}
 
-    def add(self, job_ids: Container[UUID], held: Iterable[Lease]) -> bool:
+    def add(self, job_ids: Collection[UUID], held: Iterable[Lease]) -> bool:
         """Doubt the held leases of these jobs. True if a doubt is new."""
-        new = {lease for lease in held if lease.job_id in job_ids} - self._doubted
+        self._called.update(dict.fromkeys(job_ids))
+        for job_id in [*islice(self._called, max(0, len(self._called) - _REMEMBERED_MAX))]:
+            del self._called[job_id]
+        return self._doubt(lease for lease in held if lease.job_id in job_ids)
+
+    def took(self, leases: Iterable[Lease]) -> bool:
+        """Doubt those of these new leases whose jobs were called cancelled before the answer to the claim came."""
+        return bool(self._called) and self._doubt(lease for lease in leases if lease.job_id in self._called)
+
+    def _doubt(self, leases: Iterable[Lease]) -> bool:
+        new = set(leases) - self._doubted
         self._doubted |= new
         return bool(new)
 

@@ -137,8 +137,9 @@ class Heartbeat:
     def keep(self, holds: Sequence[Hold]) -> None:
         with self._changed:
             self._holds.update({hold.lease: hold for hold in holds})
-        if min([hold.lease.lease_seconds for hold in holds], default=inf) < 3 * BEAT_SECONDS:
-            # Renew it before the next beat.
+            is_doubted = self._doubts.took(hold.lease for hold in holds)
+        if is_doubted or min([hold.lease.lease_seconds for hold in holds], default=inf) < 3 * BEAT_SECONDS:
+            # Look, or renew it, before the next beat.
             self._pulse.wake()
 
     def drop(self, holds: Sequence[Hold]) -> None:
