@@ -13,6 +13,7 @@ from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import run_on
 from faultline.store.verbs import limit
+from faultline.worker.claiming import Syncing, gather
 from faultline_proof.postgres import Postgres
 from tests.worker.test_feed import feed_on
 from tests.worker.working import InFlight, Moved
@@ -81,6 +82,64 @@ def test_a_claim_is_synced_where_claims_are_slow(
     assert claim_twice(dsn, limited=limited, seconds=seconds) == sent
 
 
+def claim(syncing: Syncing, seconds: float, *, disk: float, others: int = 0) -> None:
+    """One that waits for as many others, each of which does as this one does."""
+    if syncing.needed:
+        syncing.answered(seconds * (1 + others), disk)
+    else:
+        syncing.answered((seconds + disk) * (1 + others), None)
+
+
+def test_claims_that_wait_for_the_disk_alone_wait_for_it_themselves() -> None:
+    """To sync them afterwards would be one statement more, and nobody waits for them."""
+    syncing = Syncing()
+    for _ in range(10):
+        claim(syncing, 0.002, disk=0.005)
+
+    assert not syncing.needed
+
+
+def test_claims_that_wait_for_others_are_synced_afterwards_until_they_do_not() -> None:
+    """Of eight workers that claim one after another, each waits for seven."""
+    syncing = Syncing()
+    for _ in range(10):
+        claim(syncing, 0.002, disk=0.005, others=7)
+    assert syncing.needed
+
+    for _ in range(10):
+        claim(syncing, 0.002, disk=0.005)
+    assert not syncing.needed
+
+
+def test_a_disk_that_was_slow_once_is_not_remembered_for_ever() -> None:
+    syncing = Syncing()
+    for _ in range(10):
+        claim(syncing, 0.002, disk=0.05)
+    for _ in range(30):
+        claim(syncing, 0.002, disk=0.0)
+    for _ in range(10):
+        claim(syncing, 0.004, disk=0.0, others=7)
+
+    assert syncing.needed
+
+
+@pytest.mark.parametrize(("claim_seconds", "waits"), [(0.02, 0.01), (5.0, 0.02)])
+def test_slow_claims_wait_for_more_slots(claim_seconds: float, waits: float) -> None:
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await gather(claim_seconds, wanted=1, slots=10)
+        return loop.time() - begun
+
+    assert waits <= asyncio.run(story()) < 1
+
+
+@pytest.mark.parametrize(("claim_seconds", "wanted"), [(0.02, 5), (0.001, 1)])
+def test_quick_claims_and_those_for_half_of_the_slots_do_not_wait(claim_seconds: float, wanted: int) -> None:
+    with pytest.raises(StopIteration):
+        gather(claim_seconds, wanted, slots=10).send(None)
+
+
 @pytest.mark.long
 def test_nothing_of_a_claim_runs_that_a_crash_took_back(tmp_path: Path) -> None:
     """Its token is given out again: two runs of a job would have the same."""
@@ -102,7 +161,7 @@ def claim_and_crash(server: Postgres, moment: str) -> list[Lease]:
         database = AsyncDatabase(server.dsn, host=Host(faults=crash))
         await database.run(verbs.claimed_by("nobody"))  # connects
         feed = feed_on(database)
-        feed.within, feed._claim_seconds = set(), SLOW_SECONDS  # noqa: SLF001
+        feed.within, feed._syncing.needed = set(), True  # noqa: SLF001
         crash.then = lambda: once(crash, server)
         leases = await feed._claim(1)  # noqa: SLF001
         await database.close()

@@ -20,9 +20,43 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
     from faultline.store.async_database import AsyncDatabase
 
-#: A claim that takes longer waits for the disk or for others: from there on, a second statement is the lesser evil.
-SLOW_CLAIM_SECONDS = 0.004
+#: A claim that takes longer waits for the disk or for others.
+_SLOW_SECONDS = 0.004
+#: How long a slow claim is put off at most, so that it gets more.
+_GATHER_SECONDS_MAX = 0.02
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
+
+
+async def gather(claim_seconds: float, wanted: int, slots: int) -> None:
+    """Before a claim of a queue with limits: wait for more slots to be free, for half as long as claims take. It holds
+    others up, and a larger one costs hardly more. Not where claims are quick, or half of the slots are free.
+    """
+    if claim_seconds > _SLOW_SECONDS and wanted < slots // 2:
+        await asyncio.sleep(min(claim_seconds / 2, _GATHER_SECONDS_MAX))
+
+
+class Syncing:
+    """Whether the claims of a queue with limits leave the wait for the disk to a statement after them.
+
+    Where they wait for each other, yes: then nobody waits for another's disk write. Where they wait for the disk alone, it
+    would be one statement more for nothing. The two are told apart by how long the disk takes.
+    """
+
+    needed = False
+    #: How long claims took, on average: those that waited for the disk, and the others, which then had to wait for it.
+    _whole = _bare = _disk = 0.0
+
+    def answered(self, claim: float, sync: float | None) -> None:
+        """So long took a claim, and the wait for the disk after it. None: there was none."""
+        if sync is not None:
+            self._bare += (claim - self._bare) / 4
+            self._disk += (sync - self._disk) / (4 if self._disk else 1)
+            if self._bare < self._disk:
+                self.needed, self._whole = False, self._bare + self._disk
+        elif not self.needed:
+            self._whole += (claim - self._whole) / 4
+            self._disk = min(self._disk, self._whole)
+            self.needed, self._bare = self._whole > _SLOW_SECONDS + 2 * self._disk, self._whole
 
 
 async def claimed_by(database: AsyncDatabase, queue: str, owner: str, chance: random.Random) -> list[Lease]:

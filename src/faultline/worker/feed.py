@@ -18,7 +18,7 @@ from faultline.core.backoff import Pause
 from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
 from faultline.store import verbs
-from faultline.worker.claiming import SLOW_CLAIM_SECONDS, claimed_by, synced
+from faultline.worker.claiming import Syncing, claimed_by, gather, synced
 from faultline.worker.hold import Hold
 from faultline.worker.pace import Pace
 from faultline.worker.poll import reset_seconds
@@ -106,6 +106,7 @@ class Feed:
         self._hinted: list[Bound | None] | None = None
         self._reset_at = 0.0
         self._claim_seconds = 0.0
+        self._syncing = Syncing()
         self._poll_seconds = POLL_SECONDS_MIN
         self._pace = Pace()
         self._turn_of_queue = Turn(name, leases.worker_id, database, chance)
@@ -133,6 +134,8 @@ class Feed:
                 continue
             if self.within is not None:
                 await self._turn_of_queue.offer()
+                await gather(self._claim_seconds, wanted, self.concurrency)
+                wanted = max(0, self._wanted_now())
             try:
                 leases = await self._claim(wanted)
             except Exception as error:  # noqa: BLE001 - no error may stop the queue
@@ -255,7 +258,7 @@ class Feed:
         owner = self._leases.owner_of_claim(self.name)
         hints: list[Bound | None] = []
         self._hinted = hints
-        syncs = self.within is not None and self._claim_seconds > SLOW_CLAIM_SECONDS
+        syncs = self.within is not None and self._syncing.needed
         claim = verbs.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds, syncs=syncs)
         claim = replace(claim, params_now=partial(self._sending, owner, claim.params))
         try:
@@ -267,10 +270,14 @@ class Feed:
             raise
         finally:
             self._hinted = None
+        answered_at = loop.time()
         if syncs:
             leases = await synced(self._database, self.name, owner, self._chance, leases)
         took = loop.time() - asked_at
         self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
+        if self.within is not None:
+            sync = loop.time() - answered_at if syncs and leases else None
+            self._syncing.answered(min(answered_at - asked_at, _CLAIM_SECONDS_MAX), sync)
         if reset:
             self._reset_at = loop.time() + reset_seconds(took)
         if self.within is None:
