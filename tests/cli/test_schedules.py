@@ -12,7 +12,7 @@ from faultline import operate
 from faultline.store.reads import views
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import of_level, visit
-from tests.web.schedule_scenes import hours, line, made, ticked
+from tests.web.schedule_scenes import declared, hours, line, made, ticked
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver
@@ -46,6 +46,55 @@ def test_what_looks_like_a_mistake_is_noted_and_the_queue_of_the_task_is_found(q
 
     assert (found.stdout, found.stderr) == ("digest: every 300 s, queue mail\n", "")
     assert "note: no living worker knows the task sent" in unknown.stderr
+
+
+def test_a_job_that_goes_to_default_only_because_no_queue_was_named_is_noted(queue: Driver, dsn: str) -> None:
+    queue.beat("w")
+    queue.execute("update faultline.workers set queues = '{default,mail}', tasks = '{send}', beat_at = now() + '1 hour'")
+
+    guessed = faultline("schedules", "set", "digest", "send", "--every", "5m", "--dsn", dsn)
+    chosen = faultline("schedules", "set", "letter", "send", "--every", "5m", "--queue", "default", "--dsn", dsn)
+
+    assert guessed.stdout == "digest: every 300 s, queue default\n"
+    assert "no queue was named" in guessed.stderr
+    assert "also serve mail" in guessed.stderr
+    assert chosen.stderr == ""
+
+
+def test_the_job_of_a_schedule_has_the_options_that_are_named(queue: Driver, dsn: str) -> None:
+    words = ("--queue", "mail", "--group", "tenant-7", "--priority", "-5", "--max-attempts", "2", "--expires", "10m")
+    once = ("--unique-key", "doc:7", "--catch-up-within", "1h")
+
+    done = faultline("schedules", "set", "digest", "send", "--every", "5m", *words, *once, "--dsn", dsn)
+
+    assert done.returncode == 0, done.stderr
+    found = line(queue, "digest")
+    assert found.job["unique"]["key"] == "doc:7"
+    assert {name: found.job[name] for name in ("queue", "group", "priority", "max_attempts", "expires_seconds")} == {
+        "queue": "mail",
+        "group": "tenant-7",
+        "priority": -5,
+        "max_attempts": 2,
+        "expires_seconds": 600.0,
+    }
+    assert found.catch_up_seconds == 3600
+
+
+def test_a_schedule_of_the_code_keeps_its_queue_says_what_it_lost_and_is_reset(queue: Driver, dsn: str) -> None:
+    before = declared(queue, queue="reports", group="all")
+
+    changed = faultline("schedules", "set", "report", "t", "--every", "5m", "--dsn", dsn)
+    back = [faultline("schedules", "reset", "report", "--reason", "enough", "--dsn", dsn) for _ in range(2)]
+
+    assert changed.stdout == "report: every 300 s, queue reports\n"
+    assert "note: its job had group before" in changed.stderr
+    assert "note: report is in the code of workers" in changed.stderr
+    assert [done.stdout for done in back] == [
+        "report: 0 9 * * * (UTC), queue reports, as in the code\n",
+        "nothing was set for report; it stays as the code says\n",
+    ]
+    after = line(queue)
+    assert (after.job, after.rule_text, after.overridden, after.reason) == (before.job, before.rule_text, False, "enough")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +167,7 @@ def test_past_ticks_are_shown_with_their_jobs_and_backfilled_once(queue: Driver,
         (("show", "x"), 1, 'no schedule named "x"; `faultline schedules` lists them'),
         (("next", "x"), 1, 'no schedule named "x"'),
         (("pause", "x"), 1, 'no schedule named "x"'),
+        (("reset", "x"), 1, 'no schedule named "x" is in the code of a worker'),
         (("run-now", "x"), 1, 'no schedule named "x"'),
         (("remove", "x"), 1, 'no schedule named "x"'),
         (("backfill", "x", "--from", "2026-01-02", "--to", "2026-01-01"), 2, "swap them"),

@@ -26,6 +26,14 @@ def made(
     return line(db, name)
 
 
+def declared(db: Driver, name: str = "report", *, queue: str = "reports", **options: Any) -> ScheduleLine:
+    """A schedule of the code, at nine each day."""
+    spec = verbs.spec_text(Rule("0 9 * * *"), Submission("t", "{}", queue=queue, **options), Policy())
+    db.run(verbs.declare_schedules("w", [verbs.Declaration(name, f"digest of {name}", None, spec)]))
+    ticked(db)
+    return line(db, name)
+
+
 def line(db: Driver, name: str = "report") -> ScheduleLine:
     found = db.run(schedules.schedule(name))
     assert found is not None

@@ -29,6 +29,9 @@ schemathesis.openapi.format("time-zone", st.sampled_from(["UTC", "Europe/Berlin"
 def filter_failure(context: Any, failure: Any, case: Any, response: Any) -> bool:
     """Drop the complaint about a request that fits its schema, but whose values contradict each other or the schedule."""
     refused = isinstance(failure, RejectedPositiveData) and response.status_code == 422
+    # The job is there, and has not come to that call.
+    if response.status_code == 404 and "has no call" in response.text:
+        return False
     # How many ticks there are between two moments follows from the schedule.
     return not (refused and (_contradicts_itself(case.body) or "ticks, and at most" in response.text))
 

@@ -14,7 +14,7 @@ import pytest
 from faultline import BlockingJob, Faultline, Job, Limit, Rate, Unique
 from faultline.testing import drain, frozen_time
 from tests.cli.commands import faultline
-from tests.web.schedule_scenes import made, ticked
+from tests.web.schedule_scenes import declared, made, ticked
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver
@@ -93,7 +93,7 @@ def commands(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", ["limits", "schedules"])
 def test_the_commands_run_as_printed(queue: Driver, dsn: str, page: str) -> None:
-    made(queue, "report")
+    declared(queue, "report")
     typed = [shlex.split(line) for line in commands(page) if line.startswith("faultline ")]
 
     said = [faultline(*words, "--dsn", dsn) for _, *words in typed]

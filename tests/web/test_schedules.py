@@ -10,7 +10,7 @@ import pytest
 
 from faultline.store.reads import calendar, views
 from tests.web.conftest import refused
-from tests.web.schedule_scenes import hours, line, made, ticked
+from tests.web.schedule_scenes import declared, hours, line, made, ticked
 from tests.web.site import browsed
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ CHANGES: dict[str, tuple[str, str, Any]] = {
     "remove": ("DELETE", "/schedules/report", None),
     "pause": ("POST", "/schedules/report/pause", {"reason": "r"}),
     "resume": ("POST", "/schedules/report/resume", {"reason": "r"}),
+    "reset": ("POST", "/schedules/report/reset", {"reason": "r"}),
     "run": ("POST", "/schedules/report/run", {"reason": "r"}),
     "backfill": ("POST", "/schedules/report/backfill", {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}),
 }
@@ -78,8 +79,16 @@ def test_without_a_queue_it_is_the_one_on_which_workers_serve_the_task(api: Api,
     queue, [doubt] = put(queue="post")
     assert (queue, "serves the queue post" in doubt) == ("post", True)
     announced(["mail", "post"], ["send"])
+    assert put() == ("post", [])
+    api.http.delete("/api/v1/schedules/report")
     queue, [doubt] = put()
     assert (queue, "serves the queue default" in doubt) == ("default", True)
+    api.http.delete("/api/v1/schedules/report")
+    announced(["default", "post"], ["send"])
+    queue, [doubt] = put()
+    assert (queue, "also serve post" in doubt) == ("default", True)
+    assert put(queue="default") == ("default", [])
+    announced(["mail", "post"], ["send"])
     queue, [doubt] = put(task="sent", queue="mail")
     assert "no living worker knows the task sent" in doubt
     queue, [doubt] = put(cron=None, tz=None, at="2020-01-01T00:00:00Z", queue="mail")
@@ -104,6 +113,22 @@ def test_a_schedule_is_paused_resumed_and_run_and_the_journal_says_who_and_why(a
     done = db.run(views.operations(keys=False, entries_max=9))
     assert {(entry.detail["reason"]) for entry in done} >= {"the bank is closed", "the auditor asks"}
     assert all(entry.detail["by"] for entry in done)
+
+
+def test_a_schedule_of_the_code_that_was_changed_is_reset(api: Api, db: Driver) -> None:
+    before = declared(db, group="all")
+
+    told = api.http.put("/api/v1/schedules/report", json={"task": "t", "every": 60}).json()
+    back = [api.post("/schedules/report/reset", json={"reason": "enough"}).json() for _ in range(2)]
+
+    assert told["queue"] == "reports"
+    lost, kept = told["warnings"]
+    assert (lost.startswith("its job had group"), "until it is reset" in kept) == (True, True)
+    assert back == [{"name": "report", "changed": True}, {"name": "report", "changed": False}]
+    after = line(db)
+    assert (after.job, after.overridden, after.reason) == (before.job, False, "enough")
+    made(db, "own")
+    refused(api.post("/schedules/own/reset"), 409, "IllegalTransition")
 
 
 def test_a_backfill_runs_ticks_that_have_no_job_and_sent_twice_enqueues_once(api: Api, db: Driver, clock: Clock) -> None:
@@ -339,12 +364,26 @@ def test_a_schedule_is_paused_resumed_run_and_backfilled_by_form(dsn: str, db: D
     assert "run by hand" in after
 
 
+def test_a_schedule_that_was_changed_is_reset_by_form_and_only_then(dsn: str, db: Driver) -> None:
+    declared(db)
+
+    with browsed(dsn) as site:
+        as_declared = site.page("/schedules/report").text
+        made(db, queue="elsewhere")
+        reset = site.send("/schedules/report", "/schedules/reset", reason="enough")
+        shown = site.page(reset.headers["location"]).text
+
+    assert "Reset…" not in as_declared
+    assert "Reset. What the code of workers says holds again." in shown
+    assert (line(db).queue, line(db).overridden, line(db).reason) == ("reports", False, "enough")
+
+
 def test_a_form_without_its_token_or_for_an_unknown_schedule_changes_nothing(dsn: str, db: Driver) -> None:
     made(db)
     before = db.execute(COUNTED)
 
     with browsed(dsn) as site:
-        for action in ("pause", "resume", "run", "backfill", "remove"):
+        for action in ("pause", "resume", "reset", "run", "backfill", "remove"):
             assert site.post(f"/schedules/{action}", {"schedule": "report", "reason": "r"}).status_code == 403
         hidden = site.page("/schedules").hidden("/schedules/pause")
         assert site.post("/schedules/pause", hidden | {"schedule": "nobody"}).status_code == 404

@@ -81,12 +81,14 @@ def enqueue(  # noqa: PLR0913, PLR0917 - one for each option
         args=values.arguments(args),
         queue=queue,
         priority=priority,
-        delay_seconds=_seconds(delay),
+        delay_seconds=values.span(delay),
         max_attempts=max_attempts,
         idempotency_key=key,
         group=group,
-        expires_seconds=_seconds(expires),
-        unique=_unique(unique, unique_key, _seconds(period), _seconds(debounce), _seconds(at_most), replace=replace),
+        expires_seconds=values.span(expires),
+        unique=_unique(
+            unique, unique_key, values.span(period), values.span(debounce), values.span(at_most), replace=replace
+        ),
     )
     with Faultline(choose_dsn(dsn)) as app:
         made = app.enqueue_many([submission])[0]
@@ -103,8 +105,9 @@ def _print(made: JobHandle[Any], submission: Submission, *, as_json: bool) -> No
         print(f"a job with {same} exists already; no new job was enqueued", file=sys.stderr)
 
 
-def _seconds(span: str | None) -> float | None:
-    return None if span is None else values.seconds(span)
+def unique_words(wanted: str | None, key: str | None) -> Json | None:
+    """What `--unique` and `--unique-key` say; None: they say nothing."""
+    return _unique(wanted, key, None, None, None, replace=False)
 
 
 def _unique(

@@ -1,4 +1,4 @@
-"""Commands for schedules: list and show them, set, pause, resume, run, backfill and remove one."""
+"""Commands for schedules: list and show them, set, reset, pause, resume, run, backfill and remove one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
+from faultline.cli.enqueuing import Args, Expires, Group, MaxAttempts, Priority, UniqueKey, While, unique_words
 from faultline.core.errors import ConfigError, ScheduleNotFound
 
 if TYPE_CHECKING:
@@ -26,7 +27,32 @@ schedules = typer.Typer(rich_markup_mode=None, add_completion=False)
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 _Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Recorded in the journal, with who did it.")]
 _UPCOMING_MAX = 1000
-_QUEUE = "The queue. Default: the one on which living workers serve the task, if it is exactly one; or default."
+_Queue = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The queue. Default: the one on which living workers serve the task, if it is exactly one; or that of the"
+        " schedule as it is; or default.",
+    ),
+]
+_Cron = Annotated[
+    str | None,
+    typer.Option(metavar="LINE", help="Minute, hour, day of the month, month, day of the week: '0 9 * * mon-fri'."),
+]
+_Zone = Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone of the cron line. Default: UTC.")]
+_Every = Annotated[str | None, typer.Option(metavar="SPAN", help="An interval: 90s, 5m, 1h30m, 2d.")]
+_At = Annotated[str | None, typer.Option(metavar="TIME", help="Once, at this moment: 2027-01-01T06:00Z.")]
+_CatchUp = Annotated[
+    str | None, typer.Option(metavar="skip|latest|all", help="Which missed ticks make jobs. Default: latest.")
+]
+_CatchUpWithin = Annotated[
+    str | None, typer.Option(metavar="SPAN", help="How late a tick may be caught up. Default: a day.")
+]
+_Overlap = Annotated[
+    str | None, typer.Option(metavar="allow|skip|one|cancel", help="While the job before has not ended. Default: allow.")
+]
+_Jitter = Annotated[str | None, typer.Option(metavar="SPAN", help="Jobs run up to so much later.")]
+_TickArg = Annotated[str | None, typer.Option(metavar="NAME", help="The argument that gets the moment of the tick.")]
 
 
 @schedules.callback(invoke_without_command=True)
@@ -120,30 +146,29 @@ def show(
 def set_(  # noqa: PLR0913, PLR0917 - one for each option
     name: _Name,
     task: Annotated[str, typer.Argument(help="The name of the task, as registered in the worker.")],
-    args: Annotated[str, typer.Argument(help="The arguments as a JSON object; - reads them from standard input.")] = "{}",
-    cron: Annotated[
-        str | None,
-        typer.Option(metavar="LINE", help="Minute, hour, day of the month, month, day of the week: '0 9 * * mon-fri'."),
-    ] = None,
-    tz: Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone of the cron line. Default: UTC.")] = None,
-    every: Annotated[str | None, typer.Option(metavar="SPAN", help="An interval: 90s, 5m, 1h30m, 2d.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Once, at this moment: 2027-01-01T06:00Z.")] = None,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help=_QUEUE)] = None,
-    catch_up: Annotated[
-        str | None, typer.Option(metavar="skip|latest|all", help="Which missed ticks make jobs. Default: latest.")
-    ] = None,
-    overlap: Annotated[
-        str | None,
-        typer.Option(metavar="allow|skip|one|cancel", help="While the job before has not ended. Default: allow."),
-    ] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="SPAN", help="Jobs run up to so much later.")] = None,
-    tick_arg: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The argument that gets the moment of the tick.")
-    ] = None,
+    args: Args = "{}",
+    cron: _Cron = None,
+    tz: _Zone = None,
+    every: _Every = None,
+    at: _At = None,
+    queue: _Queue = None,
+    group: Group = None,
+    priority: Priority = None,
+    max_attempts: MaxAttempts = None,
+    expires: Expires = None,
+    unique: While = None,
+    unique_key: UniqueKey = None,
+    catch_up: _CatchUp = None,
+    catch_up_within: _CatchUpWithin = None,
+    overlap: _Overlap = None,
+    jitter: _Jitter = None,
+    tick_arg: _TickArg = None,
     reason: _Why = None,
     dsn: Dsn = None,
 ) -> None:
-    """Make a schedule, or change one. What is set here wins over what the code of workers says.
+    """Make a schedule, or change one. What is set here wins over what the code of workers says, until it is reset.
+
+    The command does not know your tasks: its job has the options that are given here, not those of the task.
 
     \b
     Examples:
@@ -153,14 +178,12 @@ def set_(  # noqa: PLR0913, PLR0917 - one for each option
     from faultline.core.model import Submission  # noqa: PLC0415 - late, so that --help is quick
     from faultline.core.schedules import Policy, Rule  # noqa: PLC0415
 
-    rule = Rule(cron, tz, None if every is None else values.seconds(every), None if at is None else _moment(at))
-    policy = Policy(
-        catch_up=catch_up,  # type: ignore[arg-type]  # it checks the word
-        overlap=overlap,  # type: ignore[arg-type]
-        jitter_seconds=None if jitter is None else values.seconds(jitter),
-        tick_arg=tick_arg,
-    )
-    job = Submission(task, values.arguments(args), queue=queue)
+    rule = Rule(cron, tz, values.span(every), None if at is None else _moment(at))
+    # They check their words.
+    policy = Policy(catch_up, values.span(catch_up_within), overlap, values.span(jitter), tick_arg)  # type: ignore[arg-type]
+    job = Submission(task, values.arguments(args), queue=queue, group=group, priority=priority, max_attempts=max_attempts)
+    job.expires_seconds = values.span(expires)
+    job.unique = unique_words(unique, unique_key)
     with opened(dsn) as database:
         _set(database, name, rule, job, policy, reason)
 
@@ -169,14 +192,36 @@ def _set(database: Database, name: str, rule: Rule, job: Submission, policy: Pol
     from faultline import operate  # noqa: PLC0415
     from faultline.operate import named  # noqa: PLC0415
     from faultline.store.reads import overview, views  # noqa: PLC0415
+    from faultline.store.reads import schedules as reads  # noqa: PLC0415
 
     workers, now = database.run(overview.workers()), database.run(views.clock())
-    job.queue = job.queue or named.served_on(job.task, workers)
+    there = database.run(reads.schedule(name))
+    job.queue = job.queue or named.queue_for(job.task, workers, there)
+    notes = [] if job.queue else named.unsure(job.task, workers)
     changed = database.run(operate.set_schedule(name, rule, job, policy, reason=reason, by=operate.this_user()))
     queue = job.queue or "default"
     print(f"{name}: {rule.text}, queue {queue}" if changed else f"{name} was so already; nothing was changed")
-    for doubt in named.doubts(job.task, queue, rule, workers, now):
-        print(f"note: {doubt}", file=sys.stderr)
+    for note in notes + named.changes(name, job, there) + named.doubts(job.task, queue, rule, workers, now):
+        print(f"note: {note}", file=sys.stderr)
+
+
+@schedules.command()
+def reset(name: _Name, reason: _Why = None, dsn: Dsn = None) -> None:
+    """Undo what was set for a schedule of the code: what the code says holds again.
+
+    \b
+    Example:
+      faultline schedules reset report --reason "the campaign is over"
+    """
+    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
+
+    with opened(dsn) as database:
+        changed = database.run(operate.reset_schedule(name, reason=reason, by=operate.this_user()))
+        line = _found(database, name)
+    if changed:
+        print(f"{name}: {line.rule_text}, queue {line.queue}, as in the code")
+    else:
+        print(f"nothing was set for {name}; it stays as the code says")
 
 
 @schedules.command()

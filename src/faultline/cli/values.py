@@ -53,6 +53,11 @@ def seconds(text: str) -> float:
     return sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
 
 
+def span(text: str | None) -> float | None:
+    """`seconds` of an option; None: it was not given."""
+    return None if text is None else seconds(text)
+
+
 def cursor(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
     """Where a page of jobs begins, as `cursor_text` wrote it. Each kind of list has its own."""
     # A name may contain the sign between the parts; it comes first.

@@ -48,10 +48,12 @@ def set_schedule(
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, rule=rule.text, by=by, reason=reason)
 
 
-def reset_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
+def reset_schedule(
+    name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[bool]:
     """Give a schedule that somebody has changed back to what the code says. Returns whether this changed anything."""
     who.check(by, reason)
-    statement = verbs.set_schedule(_named(name), None, by=by, reason=reason)
+    statement = verbs.set_schedule(_named(name), None, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 

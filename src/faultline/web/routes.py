@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 JSON_DEPTH_MAX = 64
 #: What stands behind the name of a schedule. A name that ends in one of these would be taken for that path.
-SCHEDULE_PATHS = ("ticks", "pause", "resume", "run", "backfill")
+SCHEDULE_PATHS = ("ticks", "pause", "resume", "reset", "run", "backfill")
 #: The most characters of a 64-bit integer: digits and a sign.
 _INTEGER_LENGTH_MAX = 20
 

@@ -121,9 +121,14 @@ class SetSchedule(BaseModel):
     changed: bool = Field(description="false: it was so already.")
     queue: str = Field(
         description="Where its jobs go. If none was named: the queue on which living workers serve the task, if it is"
-        " exactly one, or `default`."
+        " exactly one; or that of the schedule as it was, if that had the same task; or `default`."
     )
     warnings: list[str] = Field(description="What looks like a mistake. It was set all the same.")
+
+
+class ResetSchedule(BaseModel):
+    name: str
+    changed: bool = Field(description="false: nothing was set for it.")
 
 
 class RemovedSchedule(BaseModel):

@@ -1,4 +1,4 @@
-"""Schedules: list and read them, set, remove, pause, resume, run and backfill them."""
+"""Schedules: list and read them, set, reset, remove, pause, resume, run and backfill them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from faultline.web.schedules import (
     NewSchedule,
     PausedSchedule,
     RemovedSchedule,
+    ResetSchedule,
     ResumedSchedule,
     RunSchedule,
     Schedule,
@@ -83,8 +84,13 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
         )
     read = service_of(request).read_for(caller)
     workers, now = await asyncio.gather(read.run(overview.workers()), read.run(views.clock()))
+    there = await read.run(schedules.schedule(name))
+    theirs = there if there is not None and caller.may_touch(there.queue) else None
+    doubts: list[str] = []
     if "queue" not in body.model_fields_set:
-        body = body.model_copy(update={"queue": named.served_on(body.task, workers) or body.queue})
+        found = named.queue_for(body.task, workers, theirs)
+        doubts += [] if found else named.unsure(body.task, workers)
+        body = body.model_copy(update={"queue": found or body.queue})
     if not caller.may_touch(body.queue):
         raise Problem(
             403,
@@ -92,21 +98,36 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
             f"This key may not enqueue into the queue {body.queue!r}.",
             next_step="Use one of the key's queues.",
         )
-    there = await read.run(schedules.schedule(name))
-    if there is not None and not caller.may_touch(there.queue):
+    if there is not None and theirs is None:
         raise Problem(409, "NameTaken", "A schedule of another queue has this name.", next_step="Choose another name.")
+    job = body.job()
     doing = operate.set_schedule(
         name,
         body.rule(),
-        body.job(),
+        job,
         body.policy(),
         reason=body.reason,
         by=caller.signed(),
         only_queues=caller.only_queues,
     )
     changed = await service_of(request).operate.run(doing)
-    doubts = named.doubts(body.task, body.queue, body.rule(), workers, now)
+    doubts += named.changes(name, job, there) + named.doubts(body.task, body.queue, body.rule(), workers, now)
     return SetSchedule(name=name, changed=changed, queue=body.queue, warnings=doubts)
+
+
+@router.post("/schedules/{name:path}/reset", summary="Reset a schedule to what the code of workers says")
+async def reset_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> ResetSchedule:
+    """What was set for it no longer holds. One that was made at run time is refused: no code has it."""
+    line = await find(request, caller, name)
+    if not line.from_code:
+        raise Problem(
+            409,
+            "IllegalTransition",
+            "The schedule was made at run time: no code says anything else.",
+            next_step="Set it to what you want, or remove it.",
+        )
+    doing = operate.reset_schedule(name, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
+    return ResetSchedule(name=name, changed=await service_of(request).operate.run(doing))
 
 
 @router.delete("/schedules/{name:schedule}", summary="Remove a schedule")

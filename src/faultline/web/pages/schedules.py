@@ -137,6 +137,17 @@ async def run(request: Request, caller: Operator) -> RedirectResponse:
     return _back(form, "schedule_run")
 
 
+@router.post("/schedules/reset")
+async def reset(request: Request, caller: Operator) -> RedirectResponse:
+    form = await form_of(request)
+    line = await find(request, caller, form.one("schedule"))
+    doing = operate.reset_schedule(
+        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
+    )
+    changed = await service_of(request).operate.run(doing)
+    return _back(form, "schedule_reset" if changed else "schedule_was_not_set")
+
+
 @router.post("/schedules/remove")
 async def remove(request: Request, caller: Operator) -> RedirectResponse:
     """Back to the list: its own page is gone."""

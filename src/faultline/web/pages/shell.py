@@ -44,6 +44,8 @@ _SAID = {
     "schedule_resumed": "Resumed. Ticks from now on count.",
     "schedule_was_not_paused": "The schedule was not paused.",
     "schedule_run": "Enqueued: see its past ticks.",
+    "schedule_reset": "Reset. What the code of workers says holds again.",
+    "schedule_was_not_set": "Nothing was set for it. It stays as the code of workers says.",
     "schedule_removed": "Removed. Its jobs stay as they are.",
     "schedule_backfilled": "{n} enqueued.",
     "schedule_backfilled_none": "Nothing to do: there are no ticks in that time, or each has its job.",
