@@ -319,6 +319,7 @@ GUARDS: Guards = {
             "  set counted = 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2)\n",
             "  set counted = j.counted\n",
         ),
+        "waits for no submitter": ("    for update skip locked\n", "    for update\n"),
     },
     "reset_limit": {
         "divides the permits": "  perform faultline.divide(reset_limit.queue);\n",

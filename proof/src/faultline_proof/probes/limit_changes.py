@@ -216,6 +216,27 @@ def permits_that_were_given_back_to_a_shard_that_is_gone_are_counted_once(sessio
     expect_right_accounts(q)
 
 
+@probe("move_strays", "reshard", "lock")
+def a_change_of_shards_waits_for_no_submitter(sessions: Sessions) -> None:
+    q, submitter = sessions.open(), sessions.open()
+    sessions.clock.take()
+    _declare(q, 4, each_group={"ordered": True})
+    group = _group_of(q, 3, 4)
+    put(q, group, unique={"key": "k"})
+    failed(q, *take(q), delay=60)
+    submitter.begin()
+    put(submitter, group, unique={"key": "k"})
+    q.execute("set lock_timeout = '1s'")
+    _declare(q, 1, each_group={"ordered": True})
+    put(q, "another")
+    expect("granted meanwhile", groups(take(q)), ["another"])
+    submitter.commit()
+    sessions.clock.advance(120)
+    q.execute("select faultline.fold()")
+    expect("granted", groups(take(q)), [group])
+    expect_right_accounts(q)
+
+
 @probe("lend", "fold_queue")
 def every_shard_has_its_turn_of_few_permits(sessions: Sessions) -> None:
     q = sessions.open()

@@ -17,8 +17,14 @@ begin
   select g.queue, g.shard % move_strays.number, null, g.freed, 0, null, null from gone g where g.freed <> 0;
   update faultline.open_jobs j
   set counted = 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2)
-  where j.queue = move_strays.queue
-    and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
-    and j.counted <> 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2);
+  -- A submitter may have locked one, for as long as its transaction lasts. All claims would wait for it: `fold` looks again.
+  where j.ctid = any (array(
+    select r.ctid
+    from faultline.open_jobs r
+    where r.queue = move_strays.queue
+      and r.state = 'queued' and r.group_key is not null and r.in_group is null and r.counted is not null
+      and r.counted <> 2 | (faultline.shard_of(r.group_key, move_strays.number) << 2)
+    for update skip locked
+  ));
 end
 $$;
