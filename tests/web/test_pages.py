@@ -143,7 +143,7 @@ def test_hostile_text_in_every_field_stays_text(site: Site, queue: Driver, clock
 
 
 def test_hostile_text_in_an_address_stays_text(site: Site) -> None:
-    for path in ("/jobs", "/failures", "/failures/retry", "/sign-in"):
+    for path in ("/jobs", "/jobs/cancel", "/failures", "/failures/retry", "/sign-in"):
         names = ("queue", "task", "state", "span", "key", "error", "next", "said", "n")
         page = Page(site.get(path, params=dict.fromkeys(names, HOSTILE)).text)
         assert not any(tag == "img" for tag, _ in page.tags), path
@@ -210,7 +210,7 @@ def test_a_form_without_its_token_does_nothing(site: Site, queue: Driver, token:
     job_id = queue.enqueue()
     fields = {"id": str(job_id), "do": "cancel", "queue": "default"} | ({} if token is None else {"csrf": token})
 
-    for path in (f"/jobs/{job_id}/cancel", "/jobs/ticked", "/queues/pause", "/failures/retry"):
+    for path in (f"/jobs/{job_id}/cancel", "/jobs/ticked", "/jobs/cancel", "/queues/pause", "/failures/retry"):
         assert site.post(path, fields).status_code == 403, path
 
     assert queue.state(job_id) is JobState.QUEUED

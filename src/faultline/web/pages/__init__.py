@@ -9,6 +9,7 @@ from fastapi import APIRouter
 
 from faultline.web.pages import (
     budgets,
+    cancelling,
     database,
     failures,
     job,
@@ -26,7 +27,9 @@ from faultline.web.pages.shell import load, show_problem
 __all__ = ["PAGES", "load", "router", "show_problem"]
 
 #: Every page, with its forms.
-PAGES = (overview, jobs, job, waiting, schedules, queues, queue, budgets, workers, failures, database, signin)
+PAGES = (
+    overview, jobs, cancelling, job, waiting, schedules, queues, queue, budgets, workers, failures, database, signin
+)  # fmt: skip
 router = APIRouter(include_in_schema=False)
 for page in PAGES:
     router.include_router(page.router)

@@ -68,6 +68,12 @@ class Filters:
         )
 
     @property
+    def cancels(self) -> bool:
+        """Whether all jobs that match can be cancelled together: by these filters, some of which must be given."""
+        given = self.queue or self.task or self.group or self.state
+        return bool(given) and not self.span and not self.key and self.state in {"", "queued", "running"}
+
+    @property
     def query(self) -> dict[str, str]:
         return {name: value for name in self.__slots__ if (value := getattr(self, name))}
 

@@ -50,6 +50,7 @@ _SAID = {
     "schedule_backfilled": "{n} enqueued.",
     "schedule_backfilled_none": "Nothing to do: there are no ticks in that time, or each has its job.",
     "bulk_cancelled": "{n} cancelled.",
+    "bulk_cancelled_some": "{n} cancelled. More match: cancel them, too.",
     "bulk_retried": "{n} requeued.",
     "bulk_nothing": "No job was selected.",
     "failed_retried": "{n} requeued.",
