@@ -39,6 +39,24 @@ GUARDS: Guards = {
             "      jobs = case\n        when false and coalesce",
         ),
     },
+    "prune": {
+        "brings schedules back": "      perform faultline.set_back_schedules();\n",
+    },
+    "set_back_schedules": {
+        "keeps the moments of an interval": ("coalesce(w.last - ceil", "coalesce(null::timestamptz - ceil"),
+        "looks at what has failed": (" or s.look_at > greatest(s.next_at, moment) + interval '10 minutes'", ""),
+        "leaves paused ones alone": ("case when s.paused_at is null then moment end", "moment"),
+        "lets a clock catch up": (
+            "and (greatest(s.since, s.last_at) > moment + interval '1 minute' or",
+            "and (greatest(s.since, s.last_at) > moment or",
+            ("> moment + interval '1 minute' as is_ahead", "> moment as is_ahead"),
+        ),
+        "forgets what was decided ahead": (
+            "        last_at = case when one.is_ahead then (",
+            "        last_at = case when false then (",
+        ),
+        "forgets the next tick": ("next_at = case when not one.is_ahead then s.next_at end", "next_at = s.next_at"),
+    },
     "check_schedule": {
         "wants numbers": ("where jsonb_typeof(given -> n.name) <> 'number'", "where false"),
         "wants a moment as workers read it": ("given ->> 'at' !~ moment", "false"),

@@ -49,6 +49,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     reaps,
     recovery,
     roles,
+    schedule_clocks,
     schedule_rights,
     schedule_specs,
     schedule_ticks,

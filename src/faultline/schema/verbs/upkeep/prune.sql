@@ -6,7 +6,8 @@
 --            At most `max_rows` flows are looked at: one that is live is looked at again after its retention time
 --   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
---   ticks    what was decided about ticks, and schedules made at run time that have ended; kept as long as the journal
+--   ticks    what was decided about ticks, and schedules made at run time that have ended; kept as long as the journal. Schedules
+--            whose position is that of a clock that was ahead are brought back
 --   unique_keys  keys of unique jobs, which mean nothing once their job has ended and their period is over; by default an hour
 --            after the later of the job's enqueue and the end of the period. At most ten times `max_rows` are looked at: one
 --            whose job is open is looked at again in an hour
@@ -122,6 +123,7 @@ begin
       ));
       get diagnostics rows_gone = row_count;
       -- There are few schedules: all are looked at.
+      perform faultline.set_back_schedules();
       delete from faultline.schedules s
       where s.id = any (array(
         select o.id from faultline.schedules o
