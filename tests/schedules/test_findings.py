@@ -7,6 +7,8 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from faultline import Faultline
 from faultline.store.verbs import schedules as verbs
 from tests.schedules.test_scheduler import declared, played, scheduler
@@ -111,6 +113,19 @@ def test_09_a_renamed_schedule_keeps_its_position_and_its_history(dsn: str, queu
         [line] = app.schedules.list()
         assert (line.name, line.next_at) == ("daily", line.clock + timedelta(seconds=60))
         assert [one.outcome for one in app.schedules.history("daily")] == ["fired"]
+
+
+@pytest.mark.parametrize("in_force", ["report", "daily"])
+def test_09_a_schedule_that_was_renamed_twice_names_both_and_each_database_finds_its_own(dsn: str, in_force: str) -> None:
+    with declared(Faultline(dsn), name=in_force) as old:
+        old.declare()
+        [before] = old.schedules.list()
+    with declared(Faultline(dsn), name="morning", was=["daily", "report"]) as new:
+        new.declare()
+
+        [after] = new.schedules.list()
+
+    assert (after.name, after.created_at, after.since) == ("morning", before.created_at, before.since)
 
 
 def test_26_schedules_that_fail_keep_no_other_from_its_ticks(app: Faultline, queue: Driver, clock: Clock) -> None:

@@ -80,7 +80,7 @@ class _Scheduled(NamedTuple):
     policy: Policy
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    was: str | None
+    was: str | list[str] | None
 
     def job(self) -> Submission:
         argument = self.policy.tick_arg
@@ -117,7 +117,7 @@ class Scheduling:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         name: str | None = None,
-        was: str | None = None,
+        was: str | Sequence[str] | None = None,
         **words: Unpack[ScheduleOptions],
     ) -> Callable[[Task[P, R]], Task[P, R]]:
         """Run a task by a rule: `@app.schedule("0 9 * * mon-fri", tz="Europe/Berlin")`, above `@app.task`.
@@ -130,20 +130,20 @@ class Scheduling:
         :param args: Positional arguments of the task.
         :param kwargs: Named arguments of the task.
         :param name: The name of the schedule. Default: that of the task.
-        :param was: Its name before: the schedule keeps its position and its history.
+        :param was: Its name before, or all of them, the last one first: the schedule keeps its position and its history.
         :param words: See `ScheduleOptions`.
         """
         with declaring("@app.schedule"):
             rule, policy = _rule(cron, words), _policy(words)
-            for given in (name, was):
-                check_text("the name of a schedule", given, NAME_LENGTH_MAX)
+            before = _names_before(was)
+            check_text("the name of a schedule", name, NAME_LENGTH_MAX)
             check_readable("the name of a schedule", name or "", trimmed=True)
             _check_arguments(args, kwargs)
 
         def declare(task: Task[P, R]) -> Task[P, R]:
             if not isinstance(task, Task):
                 raise ConfigError(f"@app.schedule needs a task, not {task!r}; put it above @app.task")
-            found = _Scheduled(task, rule, policy, tuple(args), dict(kwargs or {}), was)
+            found = _Scheduled(task, rule, policy, tuple(args), dict(kwargs or {}), before)
             own = name or task.name
             with declaring(f"schedule {own}"):
                 found.job()  # raises where the mistake is made
@@ -372,6 +372,13 @@ def _check_words(words: ScheduleOptions) -> None:
     if unknown[0] in TaskOptions.__annotations__:
         raise JobRejected(f"{unknown[0]} is an option of the task, not of its schedule: @app.task({unknown[0]}=…)")
     raise JobRejected(f"unknown option {', '.join(unknown)}; the options are {', '.join(sorted(known))}")
+
+
+def _names_before(was: Any) -> str | list[str] | None:
+    several = list(was) if isinstance(was, Sequence) and not isinstance(was, str | bytes) else None
+    for one in several if several is not None else [] if was is None else [was]:
+        check_text("was, the name of a schedule before,", "" if one is None else one, NAME_LENGTH_MAX)
+    return several or None if several is not None else was
 
 
 def _check_arguments(args: Any, kwargs: Any) -> None:

@@ -29,6 +29,10 @@ GUARDS: Guards = {
         "takes none that the same code declares": ("        and not coalesce(s.digest = any (mine), false)\n", ""),
         "knows what the worker declared before": ("  returning w.schedules into mine;\n", ";\n"),
     },
+    "names_before": {
+        "keeps the name that it is known to have had": ("coalesce(own.was = w.name, false) desc, ", ""),
+        "takes the name that is in force": ("own.id is null and s.id is not null desc, ", ""),
+    },
     "has_moved": {
         "follows a name that is in use again": ("    where l.name = any (has_moved.names)\n", "    where false\n"),
         "leaves a schedule that the code still has": ("where l.name <> all (has_moved.names)", "where true"),

@@ -58,7 +58,7 @@ def what_no_worker_could_read_or_tick_is_no_schedule(sessions: Sessions) -> None
     write(q, job={"task": "t", "expires_seconds": 5}, jitter_seconds=4)
 
 
-def declare(q: Session, *declared: tuple[str, str, str | None], worker: str = "new") -> dict[str, str]:
+def declare(q: Session, *declared: tuple[str, str, str | list[str] | None], worker: str = "new") -> dict[str, str]:
     """A worker with this code declares: the name, the digest, and the name before. Gives what became of each."""
     q.beat(worker)
     text = json.dumps([{"name": name, "digest": digest, "was": was, "spec": _SPEC} for name, digest, was in declared])
@@ -128,6 +128,31 @@ def a_new_schedule_may_have_the_name_that_another_had_before(sessions: Sessions)
     # Code that no longer says what its schedule was called.
     expect("then", declare(q, ("daily", "d3", None), ("report", "d4", None)), {"daily": "taken", "report": "made"})
     expect("the history", _ids(q)["daily"], before["daily"])
+
+
+@probe("declare_schedules", "names_before")
+def a_schedule_with_several_names_before_is_found_by_the_one_in_force(sessions: Sessions) -> None:
+    q = sessions.open()
+    last = ("c", "d3", ["b", "a"])
+    # Where the first rename came into force, and where it never did. Beside them, another schedule.
+    for code in ([("a", "d1", None)], [("a", "d1", None), ("b", "d2", "a")]):
+        for one in code:
+            sessions.hand.execute("delete from faultline.workers")
+            declare(q, one, ("other", "d0", None), worker="old")
+        before = _ids(q)
+        expect("beside the old code", declare(q, last), {"c": "waiting"})
+        sessions.hand.execute("delete from faultline.workers")
+        expect("after it", declare(q, last), {"c": "taken"})
+        name = code[-1][0]
+        expect("its history", _ids(q)["c"], before[name])
+        # The code changes: what the schedule was called here is still known, for code that comes back.
+        sessions.hand.execute("delete from faultline.workers")
+        expect("changed", declare(q, ("c", "d4", ["b", "a"])), {"c": "taken"})
+        sessions.hand.execute("delete from faultline.workers")
+        expect("back", declare(q, code[-1], worker="old"), {name: "taken"})
+        expect("its history again", _ids(q), before)
+        sessions.hand.execute("delete from faultline.schedules")
+        sessions.hand.execute("delete from faultline.workers")
 
 
 @probe("declare_schedules")

@@ -33,7 +33,8 @@ class Declaration(NamedTuple):
 
     name: str
     digest: str
-    was: str | None
+    #: The name before, or those before, the last one first.
+    was: str | Sequence[str] | None
     spec: str
 
 

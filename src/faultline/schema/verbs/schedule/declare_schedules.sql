@@ -1,5 +1,6 @@
 -- Write what the code of a worker says about schedules. Returns what became of each declaration.
--- `declarations`: [{"name", "digest", "was", "spec"}], with `spec` as for set_schedule. `was` is the name before.
+-- `declarations`: [{"name", "digest", "was", "spec"}], with `spec` as for set_schedule. `was` is the name before, or a list of
+-- those before, the last one first: see names_before.
 --   made      there was none: it is there now
 --   known     it is there as declared
 --   taken     it was declared otherwise by code that no worker has any more: this declaration is in force now
@@ -17,7 +18,9 @@ as $$
 declare
   signed constant jsonb := faultline.signature('worker ' || left(declare_schedules.worker, 100), '@app.schedule');
   names constant text[] := array(select d ->> 'name' from json_array_elements(declare_schedules.declarations) d);
-  renamed constant text[] := array(select d ->> 'was' from json_array_elements(declare_schedules.declarations) d);
+  renamed constant text[] := array(
+    select unnest(faultline.names_before(d)) from json_array_elements(declare_schedules.declarations) d
+  );
   mine text[];
   said record;
   was faultline.schedules;
@@ -38,7 +41,7 @@ begin
   for update;
   for said in
     with recursive declared as (
-      select d ->> 'name' as name, d ->> 'digest' as digest, d ->> 'was' as was, d -> 'spec' as spec
+      select d ->> 'name' as name, d ->> 'digest' as digest, (faultline.names_before(d))[1] as was, d -> 'spec' as spec
       from json_array_elements(declare_schedules.declarations) d
     ),
     -- Who leaves a name to whom: as this code says, or, in a rollback, as the newer code has said.
