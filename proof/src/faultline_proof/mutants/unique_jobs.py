@@ -22,6 +22,26 @@ GUARDS: Guards = {
         "gives back what it kept": "      state = j.state,\n",
         "lets its group see who expires later": "    perform faultline.enter_groups(array[renew_unique.job_id]);\n",
     },
+    "place_unique": {
+        "is not answered with one that has expired": (
+            " and not faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)",
+            "",
+        ),
+        "counts no period of one that has expired": (
+            " or faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)",
+            "",
+        ),
+    },
+    "has_expired": {
+        "knows what was claimed before": " and fencing_token = 0",
+        "looks at the time": " and expires_at <= at",
+    },
+    "busy_jobs": {
+        "waits for none that has expired": (
+            "        where faultline.has_expired(j.state, j.fencing_token, j.expires_at, faultline.clock())\n",
+            "        where false\n",
+        ),
+    },
     "free_permits": {
         "keeps nothing of a group that it leaves": (" and new.group_key = old.group_key", ""),
     },

@@ -1,7 +1,8 @@
-"""Schedules whose ticks were decided while the clock of the database was ahead: they go on once it is right again."""
+"""Schedules and time: a clock of the database that was ahead, and jobs of earlier ticks that have expired."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from faultline.core.schedules import Plan
@@ -69,6 +70,20 @@ def a_schedule_that_failed_while_the_clock_was_ahead_is_looked_at(sessions: Sess
     expect("due", q.run(verbs.due_schedules([])), [])
     upkeep(q)
     expect("position", due(q).next_at, found.next_at)
+
+
+@probe("busy_jobs", "has_expired", "tick")
+def a_tick_is_not_skipped_for_a_job_that_has_expired(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    spec = {"every": 60, "overlap": "skip", "job": {"task": "t", "expires_seconds": 30}}
+    q.execute("select faultline.set_schedule('s', %s::json)", json.dumps(spec))
+    found = due(q)
+    q.run(verbs.tick(found, Plan([], [], found.since + MINUTE)))
+    for seconds in (60, 60):
+        sessions.clock.advance(seconds)
+        found = due(q)
+        expect("outcome", [one.outcome for one in fire(q, found, first(found))], ["fired"])
 
 
 @probe("set_back_schedules")

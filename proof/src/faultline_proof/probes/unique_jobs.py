@@ -96,6 +96,33 @@ def what_supersedes_a_job_runs_though_a_claim_passed_over_it(sessions: Sessions)
     expect("runs", [one.job_id for one in take(q)], [other])
 
 
+@probe("place_unique", "has_expired", "expire")
+def nobody_is_answered_with_a_job_that_has_expired(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    for spec in ({"key": "a", "while": "open"}, {"key": "b", "while": None, "period": 600}):
+        first = ask(q, unique=spec, expires_seconds=60)
+        expect("before it expires", ask(q, unique=spec, expires_seconds=60), first)
+        sessions.clock.advance(70)
+        second = ask(q, unique=spec)
+        expect("another job", second != first, wanted=True)
+        q.execute("select * from faultline.expire()")
+        expect("runs", [one.job_id for one in take(q)], [second])
+
+
+@probe("place_unique", "has_expired")
+def a_job_that_was_claimed_stands_in_however_late(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    first = ask(q, unique={"key": "k", "while": "open"}, expires_seconds=60)
+    # With a step it is not one that starts anew.
+    (held,) = take(q)
+    q.execute("select * from faultline.step(%s, %s, %s, 's', '1')", held.job_id, held.token, held.owner)
+    failed(q, held)
+    sessions.clock.advance(70)
+    expect("answered", ask(q, unique={"key": "k", "while": "open"}), first)
+
+
 @probe("supersede", "expire", "wake")
 def workers_look_again_for_one_that_no_longer_expires(sessions: Sessions) -> None:
     q = sessions.open()

@@ -76,18 +76,18 @@ begin
     stands := case
       when json_typeof(job.spec -> 'while') is null or job.spec ->> 'while' = 'queued' then is_queued
       when job.spec ->> 'while' = 'open' then is_queued or exists (
-        select from (select j.state from faultline.open_jobs j where j.id = known.job_id offset 0) j
-        where j.state in ('queued', 'running')
+        select from (select * from faultline.open_jobs j where j.id = known.job_id offset 0) j
+        where j.state in ('queued', 'running') and not faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)
       )
       else false
     end;
     if not stands and job.spec ->> 'period' is not null then
-      -- A key of the future is of a clock that was ahead. What failed or was cancelled has not done the work.
+      -- A key of the future is of a clock that was ahead. What failed, was cancelled or has expired has not done the work.
       stands := known.at > at - make_interval(secs => (job.spec ->> 'period')::float8)
         and known.at <= at + interval '1 second'
         and not exists (
-          select from (select j.state from faultline.open_jobs j where j.id = known.job_id offset 0) j
-          where j.state in ('failed', 'cancelled')
+          select from (select * from faultline.open_jobs j where j.id = known.job_id offset 0) j
+          where j.state in ('failed', 'cancelled') or faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)
         );
     end if;
     if stands then
