@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 from tests.cli.commands import faultline
@@ -48,6 +49,26 @@ def test_a_queue_that_no_worker_serves_is_noted(queue: Driver, dsn: str) -> None
 
     assert "note: no worker serves mial; they serve default" in noted.stderr
     assert served.stderr == ""
+
+
+def test_a_reset_that_changes_nothing_says_so_and_what_to_do(queue: Driver, dsn: str) -> None:
+    spec = '{"queue": {"concurrency": 20}, "each_group": {"ordered": true}}'
+    queue.execute("select faultline.declare_queue('letters', %s)", spec)
+    faultline("limits", "set", "mail", "--group", "tenant-7", "--concurrency", "1", "--dsn", dsn)
+
+    declared = faultline("limits", "reset", "letters", "--dsn", dsn)
+    ordered = faultline("limits", "reset", "letters", "--group", "*", "--dsn", dsn)
+    elsewhere = faultline("limits", "reset", "mail", "--dsn", dsn)
+    undone = faultline("limits", "reset", "mail", "--group", "tenant-7", "--dsn", dsn)
+
+    lift = "it stays as the code declares it. To lift that: faultline limits set letters"
+    assert f"note: nothing was set for the queue letters; {lift} --concurrency none\n" in declared.stderr
+    assert f"note: nothing was set for each group of letters; {lift} --group '*' --unordered\n" in ordered.stderr
+    assert "note: nothing was set for the queue mail; something is set for tenant-7\n" in elsewhere.stderr
+    assert undone.stderr == ""
+    for printed in (declared, ordered):
+        _, words = printed.stderr.strip().split("To lift that: faultline ")
+        assert faultline(*shlex.split(words), "--dsn", dsn).returncode == 0
 
 
 def test_what_makes_no_sense_is_refused(dsn: str) -> None:

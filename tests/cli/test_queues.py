@@ -137,6 +137,17 @@ def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, how: str | signal
     assert terminal.now == terminal.before
 
 
+def test_a_pause_of_a_queue_that_no_worker_serves_is_noted(queue: Driver, dsn: str) -> None:
+    queue.beat("w")
+
+    noted = faultline("queues", "pause", "mial", "--dsn", dsn)
+    served = faultline("queues", "pause", "default", "--dsn", dsn)
+
+    assert noted.stdout.startswith("mial paused since ")
+    assert noted.stderr == "note: no worker serves mial; they serve default\n"
+    assert served.stderr == ""
+
+
 def test_top_goes_on_when_its_connections_are_cut(terminal: Terminal, queue: Driver) -> None:
     terminal.read_until("No workers are running")
 

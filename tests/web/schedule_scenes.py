@@ -19,7 +19,8 @@ def made(
     db: Driver, name: str = "report", *, queue: str = "default", task: str = "t", args: str = "{}", **words: Any
 ) -> ScheduleLine:
     """A schedule that somebody has set. Without a rule, each hour."""
-    policy = {one: words.pop(one) for one in ("catch_up", "catch_up_seconds", "overlap", "jitter_seconds") if one in words}
+    of_policy = ("catch_up", "catch_up_seconds", "overlap", "jitter_seconds", "tick_arg")
+    policy = {one: words.pop(one) for one in of_policy if one in words}
     rule = Rule(**(words or {"cron": "0 * * * *"}))
     db.run(operate.set_schedule(name, rule, Submission(task, args, queue=queue), Policy(**policy), by="ada", reason="asked"))
     ticked(db)

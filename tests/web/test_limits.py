@@ -196,6 +196,18 @@ def test_budgets_are_set_read_and_reset_with_who_and_why(api: Api, db: Driver) -
     assert [row for row in journal if row[0]] == [("openai", "they asked"), ("openai", None)]
 
 
+def test_a_queue_with_limits_is_on_the_page_before_its_first_job(site: Site, db: Driver) -> None:
+    limit(db, "mail", "", concurrency=2)
+
+    page = site.page("/queues")
+
+    assert "With limits, and without a job so far: mail" in page.text
+    assert [link["href"] for link in page.of("a") if link["href"] == "/queues/mail"] != []
+    enqueue(db, "mail", "a", 1)
+    db.sample()
+    assert "without a job so far" not in site.page("/queues").text
+
+
 def test_the_page_of_queues_shows_budgets(site: Site, db: Driver) -> None:
     db.value("select faultline.set_budget('openai', '{\"rate\": 600, \"per\": 60, \"burst\": 50}', 'ada', 'they asked')")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.store.reads import calendar, views
+from tests.cli.commands import faultline
 from tests.web.conftest import refused
 from tests.web.schedule_scenes import declared, hours, line, made, ticked
 from tests.web.site import browsed
@@ -362,6 +363,35 @@ def test_a_schedule_is_paused_resumed_run_and_backfilled_by_form(dsn: str, db: D
     assert without.status_code == 422
     assert "5 jobs enqueued." in after
     assert "run by hand" in after
+
+
+def test_the_page_of_a_schedule_shows_the_arguments_and_no_made_up_moment(dsn: str, db: Driver) -> None:
+    made(db, args='{"region": "eu", "day": "2000-01-01T00:00:00+00:00"}', tick_arg="day")
+
+    with browsed(dsn) as site:
+        shown = site.page("/schedules/report").text
+    printed = faultline("schedules", "show", "report", "--dsn", dsn).stdout
+
+    for text in (shown, printed):
+        assert '"region": "eu"' in text
+        assert '"day": "the moment of the tick"' in text
+        assert "2000-01-01" not in text
+
+
+def test_an_orphaned_schedule_has_no_next_tick(dsn: str, db: Driver) -> None:
+    declared(db)
+    db.execute("delete from faultline.workers")
+    db.beat("other")
+
+    with browsed(dsn) as site:
+        pages = [site.page(path).html for path in ("/schedules", "/schedules/report")]
+    listed = faultline("schedules", "--dsn", dsn).stdout.splitlines()[1]
+
+    assert ('data-label="Next"><span class="faint">none' in pages[0], "<dt>Next tick</dt><dd>none" in pages[1]) == (
+        True,
+        True,
+    )
+    assert listed.split("(UTC)")[1].split()[0] == "t"  # its task
 
 
 def test_a_schedule_that_was_changed_is_reset_by_form_and_only_then(dsn: str, db: Driver) -> None:

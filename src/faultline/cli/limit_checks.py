@@ -61,10 +61,9 @@ def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterato
     unserved = [one.queue for one in uses if one.queue not in served] if workers else []
     if unserved:
         fact = f"no worker serves {', '.join(unserved[:_NAMES_MAX])}{', …' if len(unserved) > _NAMES_MAX else ''}"
-        todo = (
-            "a misspelt name, or limits that no code has any more: take them away with faultline limits reset QUEUE, or by"
-        )
-        yield Finding("limits", NOTE, f"{fact}, which has limits", f"{todo} app.queue(NAME) without limits")
+        todo = "a misspelt name, or limits that no code has any more: faultline limits reset QUEUE takes away what was set,"
+        todo += " app.queue(NAME) without limits, deployed once, what was declared"
+        yield Finding("limits", NOTE, f"{fact}, which has limits", todo)
     if not late and not full and not passing and not unserved:
         fact = (
             "no queue has limits" if not uses else f"{number_of(len(uses), 'queue has', 'queues have')} limits, none is full"

@@ -27,6 +27,8 @@ _Group = Annotated[
 ]
 _Budget = Annotated[str, typer.Argument(metavar="BUDGET", help="The name of the budget.")]
 _NONE = "none"
+#: How a field that the code declares is lifted. A weight is no limit.
+_LIFTED = {"concurrency": "--concurrency none", "rate": "--rate none", "ordered": "--unordered", "weight": "--weight 1"}
 _PER = "The time of the rate: 1s, 5m, 1h. Default: that of the rate in force, or 1s."
 _BURST = "Default: that in force, less in proportion if the rate is lower; or the rate."
 
@@ -108,7 +110,7 @@ def set_limit(  # noqa: PLR0913, PLR0917 - one for each option
     with opened(dsn) as database:
         database.run(operate.set_limit(queue, group or "", fields, reason=reason, by=operate.this_user()))
         _show(database, queue, as_json=False)
-        _note_unserved(database, queue)
+        note_unserved(database, queue)
 
 
 @limits.command()
@@ -120,10 +122,27 @@ def reset(queue: _Queue, group: _Group = None, reason: _Reason = None, dsn: Dsn 
       faultline limits reset mail --group tenant-7 --reason "the campaign is over"
     """
     from faultline import operate  # noqa: PLC0415
+    from faultline.store.reads import limits as stored  # noqa: PLC0415
 
     with opened(dsn) as database:
-        database.run(operate.reset_limit(queue, group or "", reason=reason, by=operate.this_user()))
+        changed = database.run(operate.reset_limit(queue, group or "", reason=reason, by=operate.this_user()))
         _show(database, queue, as_json=False)
+        if not changed:
+            print(_not_set(queue, group or "", database.run(stored.limits(queue))), file=sys.stderr)
+
+
+def _not_set(queue: str, group: str, found: list[LimitRecord]) -> str:
+    """Why a reset has changed nothing, and what to do instead."""
+    from faultline.drawing.limits import whose  # noqa: PLC0415
+
+    said = f"note: nothing was set for {whose(group)}{f' of {queue}' if group else f' {queue}'}"
+    declared = {field for one in found if one.group == group for field in one.declared}
+    if declared:
+        named = f"{queue} --group {shlex.quote(group)}" if group else queue
+        lifts = " ".join(words for field, words in _LIFTED.items() if field in declared)
+        return f"{said}; it stays as the code declares it. To lift that: faultline limits set {named} {lifts}"
+    others = [whose(one.group) for one in found if one.override]
+    return f"{said}; something is set for {', '.join(others)}" if others else said
 
 
 @limits.command("set-budget")
@@ -242,8 +261,8 @@ def _show_budget(database: Database, budget: str) -> bool:
     return bool(found)
 
 
-def _note_unserved(database: Database, queue: str) -> None:
-    """A misspelt queue gets its limit all the same, and nobody would notice."""
+def note_unserved(database: Database, queue: str) -> None:
+    """A misspelt queue gets its limit, or is paused, all the same, and nobody would notice."""
     from faultline.store.reads import overview  # noqa: PLC0415
 
     workers = database.run(overview.workers())

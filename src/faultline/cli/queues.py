@@ -69,10 +69,12 @@ def pause(
       faultline queues pause mail --reason "the mail server is down"
     """
     from faultline import operate  # noqa: PLC0415
+    from faultline.cli.limits import note_unserved  # noqa: PLC0415
 
     with opened(dsn) as database:
         since = database.run(operate.pause(name, reason=reason, by=operate.this_user()))
-    print(f"{name} paused since {since.astimezone():%Y-%m-%d %H:%M:%S}; running jobs finish, new jobs wait")
+        print(f"{name} paused since {since.astimezone():%Y-%m-%d %H:%M:%S}; running jobs finish, new jobs wait")
+        note_unserved(database, name)
 
 
 @queues.command()

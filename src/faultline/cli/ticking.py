@@ -36,7 +36,7 @@ def schedule_table(lines: Sequence[ScheduleLine]) -> Table:
             Text(line.name, style="bold"),
             Text(line.state, style=_STYLES[line.state]),
             line.rule_text,
-            "" if line.paused_at else screen.since(line.next_at, line.clock),
+            "" if line.state in {"paused", "orphaned"} else screen.since(line.next_at, line.clock),
             screen.since(line.last_at, line.clock),
             line.task,
             line.queue,
@@ -48,7 +48,7 @@ def schedule_table(lines: Sequence[ScheduleLine]) -> Table:
 def facts(line: ScheduleLine, local: Callable[[datetime], str]) -> Iterator[Text]:
     """What is known of one, a line each."""
     yield Text.assemble((line.name, "bold"), "  ", (line.state, _STYLES[line.state]), "  ", _remark(line))
-    job = json.dumps(line.job, ensure_ascii=False, default=str)
+    job = json.dumps(line.shown_job, ensure_ascii=False, default=str)
     late = f", within {span(line.catch_up_seconds)}" if line.catch_up != "skip" else ""
     source = "the code" if line.from_code else "run time"
     found = {

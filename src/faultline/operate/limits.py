@@ -36,12 +36,12 @@ def set_limit(
 
 def reset_limit(
     queue: str, group: str = WHOLE_QUEUE, *, reason: str | None = None, by: str | None = None
-) -> Statement[None]:
-    """Undo what people have set for it: what the code declares counts again."""
+) -> Statement[bool]:
+    """Undo what people have set for it: what the code declares counts again. Returns whether anything was set."""
     who.check(by, reason)
     _check_names(queue, group)
     statement = limit.reset_limit(queue, group, by=by, reason=reason)
-    return logged(statement, "limit_reset_by_request", queue=queue, group=group, by=by, reason=reason)
+    return logged(statement, "limit_reset_by_request", done=bool, queue=queue, group=group, by=by, reason=reason)
 
 
 def set_budget(

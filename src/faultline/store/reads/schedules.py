@@ -83,6 +83,15 @@ class ScheduleLine:
         return f"every {self.every:g} s" if self.every is not None else f"at {self.at.isoformat() if self.at else '?'}"
 
     @property
+    def shown_job(self) -> dict[str, Json]:
+        """The job for people. What is stored for the argument that gets the moment of the tick is no moment of a tick."""
+        job = self.job if isinstance(self.job, dict) else {}
+        args = job.get("args")
+        if self.tick_arg is None or not isinstance(args, dict):
+            return job
+        return job | {"args": args | {self.tick_arg: "the moment of the tick"}}
+
+    @property
     def state(self) -> str:
         """For people: paused, ended, orphaned, failing, overdue or active."""
         if self.paused_at is not None:

@@ -50,10 +50,10 @@ def set_limit(
     )
 
 
-def reset_limit(queue: str, group: str, *, by: str | None = None, reason: str | None = None) -> Statement[None]:
-    """Undo what people have set for it: what the code declares counts again."""
+def reset_limit(queue: str, group: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+    """Undo what people have set for it: what the code declares counts again. Returns whether anything was set."""
     sql = "select faultline.reset_limit(%s, %s, %s, %s)"
-    return Statement("reset_limit", sql, (queue, group, by, reason), lambda _: None, repeatable=True)
+    return Statement("reset_limit", sql, (queue, group, by, reason), value, repeatable=True)
 
 
 def next_turn(queue: str) -> Statement[float | None]:

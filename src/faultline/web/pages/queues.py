@@ -56,6 +56,7 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
         "queues",
         lines=lines,
         uses={use.queue: use for use in uses},
+        idle=sorted({use.queue for use in uses if caller.may_touch(use.queue)} - {line.name for line in lines}),
         unserved={line.name for line in lines if line.due and not serving(line.name, workers)},
         # Jobs of all queues take from them.
         budgets=budgets if caller.queues is None else [],
