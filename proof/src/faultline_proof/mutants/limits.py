@@ -82,6 +82,7 @@ GUARDS: Guards = {
         "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
         "hears what was open": ("      where x.xid < shard.seen_to\n", "      where false\n"),
         "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
+        "hears of about a thousand groups": (" < hear.most\n      )", " < 1e9\n      )"),
         "looks from here on where there was nothing": ("    if shard.seen_to = '0' then\n", "    if false then\n"),
         "keeps what is open where there was nothing": ("faultline.open_xids(before, shard.seen_to)", "'{}'"),
         "has looked what is open before it looks for events": (
@@ -117,6 +118,9 @@ GUARDS: Guards = {
             "shard.entry + row_number() over (order by s.run_at, s.group_key) * 1e-9",
             "shard.turn",
         ),
+    },
+    "tell_groups": {
+        "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
     },
     "open_xids": {
         "keeps its own number": (" || pg_current_xact_id()", ""),
@@ -192,10 +196,7 @@ GUARDS: Guards = {
         ),
         "forgets the mark": "    new.counted := nullif(kept, 0) | (old.counted & ~3);\n",
         "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
-        "wakes who waits": (
-            "    perform faultline.wake_hungry(old.queue, at_shard, case when freed_group > 0 then old.group_key end);\n",
-            "",
-        ),
+        "wakes who waits": ("    perform faultline.wake_hungry(old.queue,", "    perform faultline.wake_hungry('',"),
     },
     "complete": {
         "frees permits": "    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);\n",
@@ -210,7 +211,8 @@ GUARDS: Guards = {
     },
     "free_ended": {
         "frees the queue's permit where it was counted": ("e.at_home <> e.at_shard group by", "false group by"),
-        "wakes who waits": ("    perform faultline.wake_hungry(one.queue, one.shard, one.group_key);\n", "    null;\n"),
+        "wakes who waits": ("    perform faultline.wake_hungry(one.queue, one.shard, one.group_keys);\n", "    null;\n"),
+        "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
     },
     "guards.sql": {
         "free_permits_of_gone: not twice": (

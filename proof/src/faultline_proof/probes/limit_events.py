@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline_proof.probes.limit_stage import done, ended, expect_right_accounts, given_back, groups, limit, put, take
+from faultline_proof.probes.limit_stage import (
+    done,
+    ended,
+    expect_right_accounts,
+    given_back,
+    groups,
+    limit,
+    put,
+    put_each,
+    take,
+)
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -232,3 +242,21 @@ def nobody_is_woken_for_a_permit_that_its_holder_claims_itself(sessions: Session
     done(q, *again[1:])
     q.commit()
     expect("woken by the second of one transaction", len(q.notices()), 1)
+
+
+@probe("tell_groups", "free_ended", "hear")
+def a_claim_hears_of_about_a_thousand_groups(sessions: Sessions) -> None:
+    """However many came in with one submission, or ended together: no claim takes long, and the next one goes on."""
+    q = sessions.open()
+    limit(q, "*", concurrency=1)
+    put_each(q, 2_500)
+    expect("groups in an event", q.value("select max(group_count) from faultline.group_events"), 100)
+    expect("granted", len(take(q, 10)), 10)
+    expect("groups heard of", q.value("select (count(*) - 1) / 1100 from faultline.groups"), 0)
+    leases = [lease for _ in range(4) for lease in take(q, 500)]
+    expect("groups heard of then", q.value("select count(*) from faultline.groups"), 2_500)
+    expect("granted then", len(leases), 2_000)
+    done(q, *leases)
+    expect("groups in an event of an ending", q.value("select max(group_count) from faultline.group_events"), 100)
+    expect("granted of the rest", len([one for _ in range(3) for one in take(q, 500)]), 490)
+    expect_right_accounts(q)

@@ -332,7 +332,8 @@ def finding_18_one_wrong_count_does_not_stop_the_queue(sessions: Sessions) -> No
     put(q, "b", 3)
     take(q, 2)
     sessions.hand.execute(
-        "insert into faultline.group_events (queue, shard, group_key, freed, freed_group) values ('default', 0, 'a', 7, 7)"
+        "insert into faultline.group_events (queue, shard, freed, group_count, group_keys, freed_groups)"
+        " values ('default', 0, 7, 1, '{a}', '{7}')"
     )
     expect("granted", "b" in groups(take(q)), wanted=True)
     expect("held by none", q.value("select count(*) from faultline.groups where holding < 0"), 0)

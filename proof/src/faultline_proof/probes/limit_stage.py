@@ -27,6 +27,12 @@ def put(q: Session, group: str | None = None, times: int = 1, **fields: Any) -> 
     return [row[1] for row in q.execute("select * from faultline.enqueue_many(%s::text)", jobs)]
 
 
+def put_each(q: Session, number: int) -> None:
+    """Enqueue a job of each of so many groups, in one submission."""
+    jobs = json.dumps([{"task": "t", "group": f"g{nth}"} for nth in range(number)])
+    q.execute("select from faultline.enqueue_many(%s::text)", jobs)
+
+
 def take(q: Session, most: int = 100, *, queue: str = "default", limits: bool = True, flows: bool = True) -> list[Held]:
     """Claim as a worker that knows limits does, in the order of the ids."""
     rows = q.execute(

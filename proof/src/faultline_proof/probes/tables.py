@@ -325,7 +325,7 @@ _NULLABLE = {
     },
     "shards": {"tokens", "refilled_at"},
     "groups": {"not_before", "tokens", "refilled_at"},
-    "group_events": {"group_key", "priority", "run_at"},
+    "group_events": {"group_keys", "freed_groups", "priorities", "run_ats"},
 }  # fmt: skip
 
 

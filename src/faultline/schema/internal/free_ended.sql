@@ -1,4 +1,4 @@
--- Give back the permits of jobs that `complete` has removed: all at once, one event for each group. The trigger free_permits
+-- Give back the permits of jobs that `complete` has removed: all at once. The trigger free_permits
 -- does it for every other ending, with several statements for each job.
 create or replace function faultline.free_ended(queues text[], marks smallint[], group_keys text[]) returns void
 language plpgsql volatile
@@ -21,17 +21,25 @@ begin
       from unnest(free_ended.queues, free_ended.marks, free_ended.group_keys) as e (queue, mark, group_key)
       join shards s on s.name = e.queue
     )
-    insert into faultline.group_events (queue, shard, group_key, freed, freed_group)
-    select e.queue, e.at_home, e.group_key, coalesce(sum(e.freed) filter (where e.at_home = e.at_shard), 0), sum(e.freed_group)
-    from ended e
-    group by e.queue, e.at_home, e.group_key
+    insert into faultline.group_events (queue, shard, freed, group_count, group_keys, freed_groups)
+    select
+      g.queue, g.at_home, sum(g.freed), count(g.group_key), array_agg(g.group_key) filter (where g.group_key is not null),
+      array_agg(g.freed_group) filter (where g.group_key is not null)
+    from (
+      select
+        e.queue, e.at_home, e.group_key, coalesce(sum(e.freed) filter (where e.at_home = e.at_shard), 0) as freed,
+        sum(e.freed_group) as freed_group, (row_number() over () - 1) / 100 as part
+      from ended e
+      group by e.queue, e.at_home, e.group_key
+    ) g
+    group by g.queue, g.at_home, g.part
     union all
-    select e.queue, e.at_shard, null, sum(e.freed), 0 from ended e where e.at_home <> e.at_shard group by e.queue, e.at_shard
-    returning queue, shard, group_key
+    select e.queue, e.at_shard, sum(e.freed), 0, null, null from ended e where e.at_home <> e.at_shard group by e.queue, e.at_shard
+    returning queue, shard, group_keys
   loop
     -- Who claims itself wakes nobody.
     exit when current_setting('faultline.notify', true) = 'off';
-    perform faultline.wake_hungry(one.queue, one.shard, one.group_key);
+    perform faultline.wake_hungry(one.queue, one.shard, one.group_keys);
   end loop;
 end
 $$;

@@ -29,12 +29,13 @@ begin
     shards := coalesce((select q.shards from faultline.queues q where q.name = old.queue), 1);
     at_shard := (old.counted >> 2) % shards;
     at_home := case when freed_group > 0 then faultline.shard_of(old.group_key, shards) else at_shard end;
-    insert into faultline.group_events (queue, shard, group_key, freed, freed_group)
-    select old.queue, at_home, case when freed_group > 0 then old.group_key end, case when at_home = at_shard then freed else 0 end,
-      freed_group
+    insert into faultline.group_events (queue, shard, freed, group_count, group_keys, freed_groups)
+    select
+      old.queue, at_home, case when at_home = at_shard then freed else 0 end, freed_group,
+      case when freed_group > 0 then array[old.group_key] end, case when freed_group > 0 then array[freed_group] end
     union all
-    select old.queue, at_shard, null, freed, 0 where at_home <> at_shard and freed > 0;
-    perform faultline.wake_hungry(old.queue, at_shard, case when freed_group > 0 then old.group_key end);
+    select old.queue, at_shard, freed, 0, null, null where at_home <> at_shard and freed > 0;
+    perform faultline.wake_hungry(old.queue, at_shard, case when freed_group > 0 then array[old.group_key] end);
   end if;
   return new;
 end

@@ -1,11 +1,11 @@
 -- Add up what happened to the groups of a shard since this was last done: permits that are free, jobs that came in.
 -- Before: the caller holds the shard's lock. After: its groups are up to date, and so is the row that is returned, which
--- the caller writes. At most `most` events: the next claim goes on.
+-- the caller writes. Of `most` groups or some more: the next claim goes on.
 --
 -- An event is found by the number of its transaction: one that was open at the last look, or is newer. Unlike a bound that is
 -- a time, this hides nothing that is committed late, and no dead row is read again.
 create or replace function faultline.hear(
-  inout shard faultline.shards, shards integer, due timestamptz, most integer default 2000
+  inout shard faultline.shards, shards integer, due timestamptz, most integer default 1000
 )
 language plpgsql volatile
 as $$
@@ -47,30 +47,40 @@ begin
       union all
       (
         select n.ctid
-        from faultline.group_events n
-        where n.queue = shard.queue and n.shard = shard.shard and n.xid >= shard.seen_to
-        order by n.xid
-        limit hear.most
+        from (
+          select n.ctid, n.group_count, sum(greatest(1, n.group_count)) over (order by n.xid rows unbounded preceding) as up_to
+          from (
+            select n.ctid, n.xid, n.group_count
+            from faultline.group_events n
+            where n.queue = shard.queue and n.shard = shard.shard and n.xid >= shard.seen_to
+            order by n.xid
+            limit hear.most
+          ) n
+        ) n
+        where n.up_to - greatest(1, n.group_count) < hear.most
       )
     ))
-    returning e.group_key, e.freed, e.freed_group, e.priority, e.run_at, e.xid
+    returning e.freed, e.group_count, e.group_keys, e.freed_groups, e.priorities, e.run_ats, e.xid
   ),
   summed as (
-    select
-      t.group_key, sum(t.freed) as freed, sum(t.freed_group)::integer as freed_group,
-      min(t.priority) as priority, min(t.run_at) as run_at, count(*) as events, max(t.xid) as last
+    select p.group_key, coalesce(sum(p.freed_group), 0)::integer as freed_group, min(p.priority) as priority, min(p.run_at) as run_at
     from taken t
-    group by t.group_key
+    cross join lateral unnest(t.group_keys, t.freed_groups, t.priorities, t.run_ats) as p (group_key, freed_group, priority, run_at)
+    group by p.group_key
+  ),
+  counted as (
+    select coalesce(sum(greatest(1, t.group_count)), 0) as events, max(t.xid) as last, coalesce(sum(t.freed), 0) as freed from taken t
   )
   select
-    coalesce(sum(s.events), 0) as events, max(s.last) as last, coalesce(sum(s.freed), 0) as freed,
-    (select n.snapshot from now_open n) as snapshot,
-    array_agg(s.group_key) filter (where s.group_key is not null) as group_keys,
-    array_agg(s.freed_group) filter (where s.group_key is not null) as freed_groups,
-    array_agg(s.priority) filter (where s.group_key is not null) as priorities,
-    array_agg(s.run_at) filter (where s.group_key is not null) as run_ats
+    c.events, c.last, c.freed, (select n.snapshot from now_open n) as snapshot, s.group_keys, s.freed_groups, s.priorities, s.run_ats
   into heard
-  from summed s;
+  from counted c
+  cross join (
+    select
+      array_agg(s.group_key) as group_keys, array_agg(s.freed_group) as freed_groups, array_agg(s.priority) as priorities,
+      array_agg(s.run_at) as run_ats
+    from summed s
+  ) s;
   if heard.group_keys is not null then
     perform faultline.hear_groups(shard, hear.shards, due, heard.group_keys, heard.freed_groups, heard.priorities, heard.run_ats);
   end if;

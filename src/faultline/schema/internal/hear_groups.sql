@@ -17,6 +17,7 @@ declare
   have_own constant boolean := exists (
     select from faultline.limits l where l.queue = shard.queue and l.group_key not in ('', '*')
   );
+  strays record;
 begin
   -- Each is looked up by a query of its own, and changed by its ctid: a join could be planned, while the tables are empty, as
   -- a walk over all groups of the queue.
@@ -83,12 +84,19 @@ begin
   where k.was < k.freed_group;
   if hear_groups.shards > 1 then
     -- The number of shards was changed while they were written.
-    insert into faultline.group_events (queue, shard, group_key, freed_group, priority, run_at)
-    select shard.queue, faultline.shard_of(s.group_key, hear_groups.shards), s.group_key, s.freed_group, s.priority, s.run_at
+    select
+      array_agg(s.group_key) as group_keys, array_agg(s.freed_group) as freed_groups, array_agg(s.priority) as priorities,
+      array_agg(s.run_at) as run_ats
+    into strays
     from unnest(
       hear_groups.group_keys, hear_groups.freed_groups, hear_groups.priorities, hear_groups.run_ats
     ) as s (group_key, freed_group, priority, run_at)
     where faultline.shard_of(s.group_key, hear_groups.shards) <> shard.shard;
+    if strays.group_keys is not null then
+      perform faultline.tell_groups(
+        shard.queue, hear_groups.shards, strays.group_keys, strays.freed_groups, strays.priorities, strays.run_ats
+      );
+    end if;
   end if;
 end
 $$;

@@ -23,7 +23,7 @@ begin
     ),
     events as materialized (
       -- As in recount_queue.
-      select e.shard % number as shard, e.group_key, e.freed, e.freed_group from faultline.group_events e where e.queue = is_miscounted.queue
+      select e.shard % number as shard, e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = is_miscounted.queue
     )
     select exists (
       select from permits p where p.counted is null
@@ -45,7 +45,10 @@ begin
         union all
         select p.group_key, -1 from permits p where p.counted & 2 > 0
         union all
-        select e.group_key, -e.freed_group from events e where e.group_key is not null
+        select p.group_key, -p.freed_group
+        from events e
+        cross join lateral unnest(e.group_keys, e.freed_groups) as p (group_key, freed_group)
+        where p.freed_group <> 0
       ) k
       group by k.group_key
       having sum(k.holding) <> 0

@@ -4,6 +4,8 @@ create or replace function faultline.let_arrive(queue text, shards integer, due 
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+  arrived record;
 begin
   with due_now as materialized (
     select r.ctid
@@ -24,9 +26,13 @@ begin
     where j.ctid = any (array(select d.ctid from due_now d))
     returning j.group_key, j.priority, j.group_at
   )
-  insert into faultline.group_events (queue, shard, group_key, priority, run_at)
-  select let_arrive.queue, faultline.shard_of(m.group_key, let_arrive.shards), m.group_key, min(m.priority), min(m.group_at)
-  from moved m
-  group by m.group_key;
+  select array_agg(g.group_key) as group_keys, array_agg(g.priority) as priorities, array_agg(g.run_at) as run_ats
+  into arrived
+  from (
+    select m.group_key, min(m.priority) as priority, min(m.group_at) as run_at from moved m group by m.group_key
+  ) g;
+  perform faultline.tell_groups(
+    let_arrive.queue, let_arrive.shards, arrived.group_keys, null, arrived.priorities, arrived.run_ats
+  );
 end
 $$;

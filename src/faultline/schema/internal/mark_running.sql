@@ -5,7 +5,8 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  marked integer;
+  number constant integer := (select q.shards from faultline.queues q where q.name = mark_running.queue);
+  marked record;
 begin
   with found as materialized (
     select j.ctid
@@ -15,27 +16,23 @@ begin
   ),
   done as (
     update faultline.open_jobs j
-    set counted = case when j.group_key is null then 1 else 3 end | (s.shard << 2)
+    -- The first shard counts what they hold of the queue.
+    set counted = case when j.group_key is null then 1 else 3 end
     from found f
-    cross join faultline.queues q
-    cross join lateral (select 0 as shard) s
-    where j.ctid = f.ctid and q.name = mark_running.queue
-    returning j.group_key, j.counted
-  ),
-  -- As events that take permits: the next claim adds them up.
-  logged as (
-    insert into faultline.group_events (queue, shard, group_key, freed, freed_group)
-    select
-      mark_running.queue, faultline.shard_of(d.group_key, q.shards), d.group_key,
-      0, -count(*)
-    from done d
-    join faultline.queues q on q.name = mark_running.queue
-    where d.group_key is not null
-    group by d.group_key, q.shards
-    union all
-    select mark_running.queue, 0, null, -count(*), 0 from done d having count(*) > 0
+    where j.ctid = f.ctid
+    returning j.group_key
   )
-  select count(*) into marked from done;
-  return marked;
+  select
+    coalesce(sum(g.jobs), 0)::integer as jobs,
+    array_agg(g.group_key) filter (where g.group_key is not null) as group_keys,
+    array_agg(-g.jobs::integer) filter (where g.group_key is not null) as freed_groups
+  into marked
+  from (select d.group_key, count(*) as jobs from done d group by d.group_key) g;
+  -- As events that take permits: the next claim adds them up.
+  if marked.jobs > 0 then
+    insert into faultline.group_events (queue, shard, freed) values (mark_running.queue, 0, -marked.jobs);
+    perform faultline.tell_groups(mark_running.queue, number, marked.group_keys, marked.freed_groups, null, null);
+  end if;
+  return marked.jobs;
 end
 $$;

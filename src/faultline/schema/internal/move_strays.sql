@@ -5,16 +5,26 @@ create or replace function faultline.move_strays(queue text, number integer, fir
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+  strays record;
 begin
   with gone as (
     delete from faultline.group_events e where e.queue = move_strays.queue and e.shard >= move_strays.first
     returning e.*
+  ),
+  freed as (
+    insert into faultline.group_events (queue, shard, freed)
+    select g.queue, g.shard % move_strays.number, g.freed from gone g where g.freed <> 0
   )
-  insert into faultline.group_events (queue, shard, group_key, freed, freed_group, priority, run_at)
-  select g.queue, faultline.shard_of(g.group_key, move_strays.number), g.group_key, 0, g.freed_group, g.priority, g.run_at
-  from gone g where g.group_key is not null
-  union all
-  select g.queue, g.shard % move_strays.number, null, g.freed, 0, null, null from gone g where g.freed <> 0;
+  select
+    array_agg(p.group_key) as group_keys, array_agg(p.freed_group) as freed_groups, array_agg(p.priority) as priorities,
+    array_agg(p.run_at) as run_ats
+  into strays
+  from gone g
+  cross join lateral unnest(g.group_keys, g.freed_groups, g.priorities, g.run_ats) as p (group_key, freed_group, priority, run_at);
+  perform faultline.tell_groups(
+    move_strays.queue, move_strays.number, strays.group_keys, strays.freed_groups, strays.priorities, strays.run_ats
+  );
   update faultline.open_jobs j
   set counted = 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2)
   -- A submitter may have locked one, for as long as its transaction lasts. All claims would wait for it: `fold` looks again.

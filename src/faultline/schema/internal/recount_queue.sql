@@ -24,7 +24,7 @@ begin
   ),
   events as materialized (
     -- Those of shards that are gone are heard by others: see move_strays.
-    select e.shard % number as shard, e.group_key, e.freed, e.freed_group from faultline.group_events e where e.queue = recount_queue.queue
+    select e.shard % number as shard, e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = recount_queue.queue
   ),
   of_shards as (
     update faultline.shards s
@@ -44,7 +44,10 @@ begin
     from (
       select p.group_key, 1 as holding from permits p where p.counted & 2 > 0
       union all
-      select e.group_key, e.freed_group from events e where e.group_key is not null
+      select p.group_key, p.freed_group
+      from events e
+      cross join lateral unnest(e.group_keys, e.freed_groups) as p (group_key, freed_group)
+      where p.freed_group <> 0
       union all
       select g.group_key, 0 from faultline.groups g where g.queue = recount_queue.queue
     ) k

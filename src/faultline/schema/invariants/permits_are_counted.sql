@@ -11,7 +11,7 @@ permits as (
   where j.counted is not null
 ),
 events as (
-  select e.queue, e.shard, e.group_key, e.freed, e.freed_group from faultline.group_events e
+  select e.queue, e.freed, e.group_keys, e.freed_groups from faultline.group_events e
 )
 select k.queue, k.group_key, k.holding, k.counted
 from (
@@ -30,7 +30,11 @@ from (
     select p.queue, p.group_key, count(*) as counted from permits p where p.counted & 2 > 0 group by p.queue, p.group_key
   ) p on p.queue = g.queue and p.group_key = g.group_key
   full join (
-    select e.queue, e.group_key, sum(e.freed_group) as freed from events e where e.group_key is not null group by e.queue, e.group_key
+    select e.queue, p.group_key, sum(p.freed_group) as freed
+    from events e
+    cross join lateral unnest(e.group_keys, e.freed_groups) as p (group_key, freed_group)
+    where p.freed_group is not null
+    group by e.queue, p.group_key
   ) e on e.queue = coalesce(g.queue, p.queue) and e.group_key = coalesce(g.group_key, p.group_key)
 ) k
 where k.holding <> k.counted;

@@ -100,21 +100,27 @@ create index groups_later on faultline.groups (queue, shard, not_before) where n
 -- What `fold` forgets.
 create index groups_idle on faultline.groups (queue, shard, epoch) where not more and holding = 0;
 
--- Notes that something happened to a group: a permit is free, a job came in. Those who cause them only insert, so nobody
--- waits for a limit but claims.
+-- Notes of what happened to groups: a permit is free, a job came in. Those who cause them only insert, so nobody waits for a
+-- limit but claims. One tells of up to a hundred groups: to write, find and remove a row for each would cost as much again.
 create table faultline.group_events (
   queue text not null,
   shard smallint not null,
   xid xid8 not null default pg_current_xact_id(),
-  -- Null: of no group.
-  group_key text,
-  -- Permits of the queue, and of the group.
+  -- Permits of the queue.
   freed integer not null default 0,
-  freed_group integer not null default 0,
-  -- Of the first job that came in. Null: none did.
-  priority smallint,
-  run_at timestamptz
-) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+  -- The groups that it tells of, and how many.
+  group_count smallint not null default 0,
+  group_keys text[],
+  -- Permits of each.
+  freed_groups integer[],
+  -- Of the first job that came into each. Null: none did.
+  priorities smallint[],
+  run_ats timestamptz[]
+) with (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off,
+  -- A hundred keys are not compressed.
+  toast_tuple_target = 8160
+);
 create index group_events_xid on faultline.group_events (queue, shard, xid);
 
 -- Buckets of tokens that running jobs take from: see take_budget. The row is locked for the one statement that takes.

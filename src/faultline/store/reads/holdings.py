@@ -261,7 +261,8 @@ def permits() -> Statement[list[PermitHeld]]:
         " select queue, '' as \"group\", holding from faultline.shards"
         " union all select queue, '', -freed from faultline.group_events"
         " union all select queue, group_key, holding from faultline.groups"
-        " union all select queue, group_key, -freed_group from faultline.group_events where group_key is not null"
+        " union all select queue, p.group_key, -p.freed_group from faultline.group_events,"
+        " unnest(group_keys, freed_groups) as p (group_key, freed_group) where p.freed_group is not null"
         ') as given group by queue, "group"',
         (),
         _PERMIT.many,

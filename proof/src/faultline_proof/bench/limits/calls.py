@@ -40,8 +40,8 @@ with filled as (
   from generate_series(1, %(jobs)s) n
   returning group_key
 )
-insert into faultline.group_events (queue, shard, group_key, priority, run_at)
-select %(queue)s, 0, group_key, 0, now() from filled group by group_key
+insert into faultline.group_events (queue, shard, group_count, group_keys, priorities, run_ats)
+select %(queue)s, 0, 1, array[group_key], array[0], array[now()] from filled group by group_key
 """
 _ENTRIES_READ = """
 select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables where schemaname = 'faultline')

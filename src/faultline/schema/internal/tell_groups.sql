@@ -1,0 +1,21 @@
+-- Note for the claims of a queue what happened to its groups: permits that are free, the first job that came into each.
+-- A hundred to an event: claims hear of about a thousand at a time.
+create or replace function faultline.tell_groups(
+  queue text, shards integer, group_keys text[], freed_groups integer[], priorities smallint[], run_ats timestamptz[]
+) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  insert into faultline.group_events (queue, shard, group_count, group_keys, freed_groups, priorities, run_ats)
+  select
+    tell_groups.queue, g.shard, count(*), array_agg(g.group_key), array_agg(g.freed_group), array_agg(g.priority), array_agg(g.run_at)
+  from (
+    select p.*, faultline.shard_of(p.group_key, tell_groups.shards) as shard, (row_number() over () - 1) / 100 as part
+    from unnest(
+      tell_groups.group_keys, tell_groups.freed_groups, tell_groups.priorities, tell_groups.run_ats
+    ) as p (group_key, freed_group, priority, run_at)
+  ) g
+  group by g.shard, g.part;
+end
+$$;
