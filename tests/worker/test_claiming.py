@@ -134,10 +134,10 @@ def test_slow_claims_wait_for_more_slots(claim_seconds: float, waits: float) -> 
     assert waits <= asyncio.run(story()) < 1
 
 
-@pytest.mark.parametrize(("claim_seconds", "wanted"), [(0.02, 5), (0.001, 1)])
-def test_quick_claims_and_those_for_half_of_the_slots_do_not_wait(claim_seconds: float, wanted: int) -> None:
+@pytest.mark.parametrize(("claim_seconds", "wanted", "slots"), [(0.02, 10, 20), (0.02, 10, 500), (0.001, 1, 10)])
+def test_quick_claims_and_large_ones_do_not_wait(claim_seconds: float, wanted: int, slots: int) -> None:
     with pytest.raises(StopIteration):
-        gather(claim_seconds, wanted, slots=10).send(None)
+        gather(claim_seconds, wanted, slots).send(None)
 
 
 @pytest.mark.long

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 #: A claim that takes longer waits for the disk or for others.
 _SLOW_SECONDS = 0.004
-#: How long a slow claim is put off at most, so that it gets more.
-_GATHER_SECONDS_MAX = 0.02
+#: How long a slow claim is put off at most, so that it gets more, and how many are enough.
+_GATHER_SECONDS_MAX, _ENOUGH = 0.02, 10
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 
 
 async def gather(claim_seconds: float, wanted: int, slots: int) -> None:
     """Before a claim of a queue with limits: wait for more slots to be free, for half as long as claims take. It holds
-    others up, and a larger one costs hardly more. Not where claims are quick, or half of the slots are free.
+    others up, and a larger one costs hardly more. Not where claims are quick, or many slots are free.
     """
-    if claim_seconds > _SLOW_SECONDS and wanted < slots // 2:
+    if claim_seconds > _SLOW_SECONDS and wanted < min(slots // 2, _ENOUGH):
         await asyncio.sleep(min(claim_seconds / 2, _GATHER_SECONDS_MAX))
 
 

@@ -58,6 +58,33 @@ def a_retry_that_kept_its_permit_starts_after_the_shards_have_changed(sessions: 
     expect_right_accounts(q)
 
 
+@probe("free_permits")
+def a_retry_of_who_ran_while_the_shards_changed_starts_at_once(sessions: Sessions) -> None:
+    q = sessions.open()
+    _declare(q, 4, each_group={"ordered": True})
+    group = _group_of(q, 3, 4)
+    put(q, group, 1)
+    held = take(q)
+    _declare(q, 1, each_group={"ordered": True})
+    failed(q, *held)
+    expect("granted", groups(take(q)), [group])
+    expect_right_accounts(q)
+
+
+@probe("claim_within")
+def a_claim_that_waited_while_its_queue_was_paused_grants_nothing(sessions: Sessions) -> None:
+    q, claimer = sessions.open(), sessions.open()
+    _declare(q, 1, queue={"concurrency": 10})
+    put(q, None, 2)
+    q.begin()
+    take(q, 1)
+    q.execute("select faultline.pause('default')")
+    waiting = claimer.start(take)
+    sessions.wait_until_blocked(claimer, waiting)
+    q.commit()
+    expect("granted after the commit", waiting.result(), [])
+
+
 @probe("claim_within", "set_limit")
 def a_claim_that_waited_for_a_new_limit_keeps_it(sessions: Sessions) -> None:
     q, claimer = sessions.open(), sessions.open()

@@ -37,11 +37,12 @@ begin
     exit when shard.queue is null;
     before := shard;
     -- Read after the wait, as all that a change of limits writes. Where the number of shards was changed meanwhile, this row
-    -- may count what it did not count before: whoever claims comes again, and is told the new number.
+    -- may count what it did not count before: whoever claims comes again, and is told the new number. So it is where the queue
+    -- was paused.
     select l.effective into fields
     from faultline.queues q
     left join faultline.limits l on l.queue = q.name and l.group_key = ''
-    where q.name = claim_within.queue and q.shards = claim_within.shards;
+    where q.name = claim_within.queue and q.shards = claim_within.shards and q.paused_at is null;
     exit when not found;
     -- Read after the wait.
     due := faultline.clock();
@@ -53,7 +54,8 @@ begin
       perform faultline.let_arrive(claim_within.queue, claim_within.shards, due);
     end if;
     held := held || shard.shard;
-    shard := faultline.hear(shard, claim_within.shards, due);
+    -- Each job comes in and ends: of less than twice as many groups as it grants, claims would fall behind.
+    shard := faultline.hear(shard, claim_within.shards, due, greatest(500, 2 * claim_within.max_jobs));
     -- Again: whoever's permit is granted now ended before, by the clock, too.
     due := faultline.clock();
     select

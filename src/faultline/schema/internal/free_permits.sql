@@ -14,6 +14,7 @@ declare
   at_shard integer;
   at_home integer;
 begin
+  shards := coalesce((select q.shards from faultline.queues q where q.name = old.queue), 1);
   if tg_op = 'UPDATE' then
     if new.state = 'queued' and old.counted & 2 > 0 and new.group_key = old.group_key
       and (faultline.group_limit(old.queue, old.group_key) ->> 'ordered')::boolean
@@ -21,12 +22,12 @@ begin
     then
       kept := 2;
     end if;
-    new.counted := nullif(kept, 0) | (old.counted & ~3);
+    -- Claims look for it at the shard of its group, which may be another than when it was claimed.
+    new.counted := nullif(kept, 0) | (faultline.shard_of(old.group_key, shards) << 2);
   end if;
   freed := old.counted & 1;
   freed_group := (old.counted & 2 & ~kept) >> 1;
   if freed + freed_group > 0 then
-    shards := coalesce((select q.shards from faultline.queues q where q.name = old.queue), 1);
     at_shard := (old.counted >> 2) % shards;
     at_home := case when freed_group > 0 then faultline.shard_of(old.group_key, shards) else at_shard end;
     insert into faultline.group_events (queue, shard, freed, group_count, group_keys, freed_groups)

@@ -1,5 +1,5 @@
 -- Note for the claims of a queue what happened to its groups: permits that are free, the first job that came into each.
--- A hundred to an event: claims hear of about a thousand at a time.
+-- A hundred to an event: a claim hears of some, and leaves the rest to the next.
 create or replace function faultline.tell_groups(
   queue text, shards integer, group_keys text[], freed_groups integer[], priorities smallint[], run_ats timestamptz[]
 ) returns void
