@@ -264,3 +264,15 @@ def a_claim_hears_of_few_groups_at_a_time(sessions: Sessions) -> None:
     expect("groups in an event of an ending", q.value("select max(group_count) from faultline.group_events"), 100)
     expect("granted of the rest", len([one for _ in range(3) for one in take(q, 500)]), 490)
     expect_right_accounts(q)
+
+
+@probe("claim_within")
+def a_claim_hears_on_until_it_can_grant_something(sessions: Sessions) -> None:
+    """What it hears of first may be jobs of groups that have all they may have."""
+    q = sessions.open()
+    limit(q, "*", concurrency=1)
+    put_each(q, 700)
+    expect("granted", len(take(q, 700)), 700)
+    put_each(q, 700)
+    put(q, "z", 1)
+    expect("granted then", groups(take(q, 1)), ["z"])

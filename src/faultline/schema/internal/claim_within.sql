@@ -54,36 +54,41 @@ begin
       perform faultline.let_arrive(claim_within.queue, claim_within.shards, due);
     end if;
     held := held || shard.shard;
-    -- Each job comes in and ends: of less than twice as many groups as it grants, claims would fall behind.
-    shard := faultline.hear(shard, claim_within.shards, due, greatest(500, 2 * claim_within.max_jobs));
-    -- Again: whoever's permit is granted now ended before, by the clock, too.
-    due := faultline.clock();
-    select
-      exists (
-        select from faultline.groups g where g.queue = shard.queue and g.shard = shard.shard and g.not_before <= due
-      ) as later,
-      -- From the shard's turn on, as in pick_groups. In order, so that no other index fits.
-      coalesce(
-        (
-          select true from faultline.groups g
-          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load = 0 and g.turn >= shard.turn
-          order by g.turn, g.group_key
-          limit 1
-        ),
-        (
-          select true from faultline.groups g
-          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load > 0
-          order by g.load, g.turn, g.group_key
-          limit 1
-        ),
-        false
-      ) as ready,
-      exists (
-        select from faultline.open_jobs r
-        where r.queue = shard.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
-          and r.counted = 2 | (shard.shard << 2) and r.next_run_at <= due
-      ) as kept
-    into waits;
+    -- Until there is something to grant, or all was heard.
+    for nth in 1..20 loop
+      -- Each job comes in and ends: of less than twice as many groups as it grants, claims would fall behind.
+      part := faultline.hear(shard, claim_within.shards, due, greatest(500, 2 * claim_within.max_jobs));
+      shard := part.shard;
+      -- Again: whoever's permit is granted now ended before, by the clock, too.
+      due := faultline.clock();
+      select
+        exists (
+          select from faultline.groups g where g.queue = shard.queue and g.shard = shard.shard and g.not_before <= due
+        ) as later,
+        -- From the shard's turn on, as in pick_groups. In order, so that no other index fits.
+        coalesce(
+          (
+            select true from faultline.groups g
+            where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load = 0 and g.turn >= shard.turn
+            order by g.turn, g.group_key
+            limit 1
+          ),
+          (
+            select true from faultline.groups g
+            where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load > 0
+            order by g.load, g.turn, g.group_key
+            limit 1
+          ),
+          false
+        ) as ready,
+        exists (
+          select from faultline.open_jobs r
+          where r.queue = shard.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+            and r.counted = 2 | (shard.shard << 2) and r.next_run_at <= due
+        ) as kept
+      into waits;
+      exit when not part.more or waits.later or waits.ready or waits.kept;
+    end loop;
     if waits.later then
       perform faultline.let_ready(shard, due);
       waits.ready := true;

@@ -13,7 +13,7 @@ begin
     return;
   end if;
   for was in select s.* from faultline.shards s where s.queue = divide.queue order by s.shard loop
-    perform faultline.save_shard(was, faultline.hear(was, number, due, 1000000), due);
+    perform faultline.save_shard(was, (faultline.hear(was, number, due, 1000000)).shard, due);
   end loop;
   perform faultline.lend(divide.queue, number);
 end

@@ -41,7 +41,7 @@ begin
       shard.seen_to := '0';
       shard.seen_open := '{}';
     end if;
-    shard := faultline.hear(shard, fold_queue.number, due);
+    shard := (faultline.hear(shard, fold_queue.number, due)).shard;
     perform faultline.save_shard(was, shard, due);
     if hear_all then
       -- A time that was set while the clock was ahead is no time.

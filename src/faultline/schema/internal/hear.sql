@@ -1,11 +1,11 @@
 -- Add up what happened to the groups of a shard since this was last done: permits that are free, jobs that came in.
 -- Before: the caller holds the shard's lock. After: its groups are up to date, and so is the row that is returned, which
--- the caller writes. Of `most` groups or some more: the next claim goes on.
+-- the caller writes. Of `most` groups or some more. `more`: there may be others, and the next call goes on.
 --
 -- An event is found by the number of its transaction: one that was open at the last look, or is newer. Unlike a bound that is
 -- a time, this hides nothing that is committed late, and no dead row is read again.
 create or replace function faultline.hear(
-  inout shard faultline.shards, shards integer, due timestamptz, most integer default 1000
+  inout shard faultline.shards, shards integer, due timestamptz, most integer default 1000, out more boolean
 )
 language plpgsql volatile
 as $$
@@ -16,6 +16,7 @@ declare
   before constant pg_snapshot := pg_current_snapshot();
   heard record;
 begin
+  more := false;
   if not faultline.has_events(shard) then
     if shard.seen_to = '0' then
       -- There is nothing from the beginning on. Without this, every look would walk all that was heard before.
@@ -85,10 +86,10 @@ begin
     perform faultline.hear_groups(shard, hear.shards, due, heard.group_keys, heard.freed_groups, heard.priorities, heard.run_ats);
   end if;
   shard.holding := greatest(0, shard.holding - heard.freed);
+  more := heard.events >= hear.most;
   -- If there were too many: our own number may lie above others that are open and in no list.
   shard.seen_to := case
-    when heard.events < hear.most then pg_snapshot_xmax(heard.snapshot)
-    else least(heard.last, pg_snapshot_xmax(heard.snapshot))
+    when more then least(heard.last, pg_snapshot_xmax(heard.snapshot)) else pg_snapshot_xmax(heard.snapshot)
   end;
   shard.seen_open := faultline.open_xids(heard.snapshot, shard.seen_to);
 end
