@@ -48,11 +48,19 @@ def _reads_few(q: Session, what: str, call: Callable[[], object]) -> None:
         raise AssertionError(f"{what} read {read} rows and entries, and {3 * _SERVED} are gone")
 
 
+def _forget_others(sessions: Sessions) -> None:
+    """Remove what is left in the indexes of stories that were played in this database before: it would be counted too."""
+    sessions.hand.execute(
+        "vacuum (index_cleanup on) faultline.open_jobs, faultline.groups, faultline.group_events, faultline.shards"
+    )
+
+
 @probe(
     "plan", "pick_groups", "claim_within", "next_turn", "has_due", "hear_groups", "hear", "shards", "groups", "save_shard"
 )
 def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
     """While somebody holds an old snapshot, vacuum cannot remove them, and they would be read each time."""
+    _forget_others(sessions)
     q, holder = sessions.open(), sessions.open()
     limit(q, "*", concurrency=1)
     holder.begin("repeatable read")
@@ -75,6 +83,7 @@ def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
 @probe("plan", "has_due", "pick_plain")
 def a_claim_walks_no_delayed_jobs_that_are_gone(sessions: Sessions) -> None:
     """Most jobs have priority 0: to look for the next priority from below it would be to walk all that had it."""
+    _forget_others(sessions)
     q, holder = sessions.open(), sessions.open()
     limit(q, "*", concurrency=1)
     put(q, None, 3 * _SERVED, delay_seconds=3600)
