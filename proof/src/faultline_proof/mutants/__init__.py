@@ -19,6 +19,7 @@ from faultline_proof.mutants import (
     flow_waits,
     ground,
     leases,
+    limit_events,
     limit_waits,
     limits,
     measures,
@@ -67,6 +68,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         schedule_specs,
         unique_jobs,
         limits,
+        limit_events,
         limit_waits,
         names,
     )

@@ -1,4 +1,4 @@
-"""The guards of limits: what a claim counts, and what is given back."""
+"""The guards of limits: what a claim counts, who may change them, and budgets."""
 
 from __future__ import annotations
 
@@ -85,58 +85,6 @@ GUARDS: Guards = {
         "waits a moment": ("    perform set_config('lock_timeout', '250ms', true);\n", ""),
         "keeps the caller's patience": "    perform set_config('lock_timeout', patience, true);\n",
     },
-    "hear": {
-        "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
-        "hears what was open": ("      where x.xid < shard.seen_to\n", "      where false\n"),
-        "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
-        "hears of about a thousand groups": (" < hear.most\n      )", " < 1e9\n      )"),
-        "looks from here on where there was nothing": ("    if shard.seen_to = '0' then\n", "    if false then\n"),
-        "keeps what is open where there was nothing": ("faultline.open_xids(before, shard.seen_to)", "'{}'"),
-        "has looked what is open before it looks for events": (
-            "pg_snapshot_xmax(before)",
-            "pg_snapshot_xmax(pg_current_snapshot())",
-            ("faultline.open_xids(before, ", "faultline.open_xids(pg_current_snapshot(), "),
-        ),
-    },
-    "hear_groups": {
-        "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
-        "gives no turn to an empty group": (
-            " and (coalesce(g.more, false) or s.priority is not null) as ready",
-            " as ready",
-        ),
-        "gives a turn only where there is room": (
-            "h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end",
-            "true",
-        ),
-        "counts nobody below zero": (
-            "greatest(0, coalesce(g.holding, 0) - s.freed_group)",
-            "coalesce(g.holding, 0) - s.freed_group",
-        ),
-        "lowers the head": (
-            "case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end",
-            "g.head_at",
-        ),
-        "puts who comes in behind those who wait": ("greatest(g.turn, k.entry)", "g.turn"),
-        "puts who comes in for the first time behind those who wait": (
-            "k.holding / k.weight, k.entry, k.priority",
-            "k.holding / k.weight, 0, k.priority",
-        ),
-        "puts who comes in behind who came in before": (
-            "shard.entry + row_number() over (order by s.run_at, s.group_key) * 1e-9",
-            "shard.turn",
-        ),
-    },
-    "tell_groups": {
-        "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
-    },
-    "open_xids": {
-        "keeps its own number": (" || pg_current_xact_id()", ""),
-        "leaves other databases out": ("cardinality(found) > 50", "false"),
-        "keeps what is open": (
-            "array(select x.xid from pg_snapshot_xip(snapshot) as x (xid) where x.xid < open_xids.below)",
-            "'{}'",
-        ),
-    },
     "pick_groups": {
         "keeps within the group's limit": ("l.cap - g.holding, ", ""),
         "keeps within the group's rate": ("coalesce(floor(t.tokens_now), remaining)", "remaining"),
@@ -192,46 +140,6 @@ GUARDS: Guards = {
             "n.rate is not null and n.tokens < 1",
             "false",
             ("j.rate is null or j.tokens >= 1", "true"),
-        ),
-    },
-    "free_permits": {
-        "keeps the permit of a job in order": ("      kept := 2;\n", "      kept := 0;\n"),
-        "keeps no permit that another waits for": ("      and not (new.suspended is true and", "      and not (false and"),
-        "keeps the permit of who waits for others": (
-            "faultline.waits_for_group(old.id, old.queue, old.group_key)",
-            "true",
-        ),
-        "forgets the mark": (
-            "    new.counted := nullif(kept, 0) | (faultline.shard_of(old.group_key, shards) << 2);\n",
-            "",
-        ),
-        "keeps a permit at the shard of the group": (
-            "(faultline.shard_of(old.group_key, shards) << 2);",
-            "(old.counted & ~3);",
-        ),
-        "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
-        "wakes who waits": ("    perform faultline.wake_hungry(old.queue,", "    perform faultline.wake_hungry('',"),
-    },
-    "complete": {
-        "frees permits": "    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);\n",
-        "wakes nobody for who claims": (
-            "    if complete.claims then\n      perform set_config('faultline.notify', 'off', true);\n    end if;\n",
-            "",
-        ),
-        "wakes again afterwards": (
-            "    if complete.claims then\n      perform set_config('faultline.notify', notify, true);\n    end if;\n",
-            "",
-        ),
-    },
-    "free_ended": {
-        "frees the queue's permit where it was counted": ("e.at_home <> e.at_shard group by", "false group by"),
-        "wakes who waits": ("    perform faultline.wake_hungry(one.queue, one.shard, one.group_keys);\n", "    null;\n"),
-        "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
-    },
-    "guards.sql": {
-        "free_permits_of_gone: not twice": (
-            "when (old.counted is not null and coalesce(current_setting('faultline.verb', true), '') <> 'complete')",
-            "when (old.counted is not null)",
         ),
     },
     "check_shards": {

@@ -276,3 +276,12 @@ def a_claim_hears_on_until_it_can_grant_something(sessions: Sessions) -> None:
     put_each(q, 700)
     put(q, "z", 1)
     expect("granted then", groups(take(q, 1)), ["z"])
+
+
+@probe("hear")
+def a_claim_that_finds_nothing_looks_from_there_on(sessions: Sessions) -> None:
+    """From the beginning on, it would walk the entries of all events that were ever heard, until they are vacuumed."""
+    q = sessions.open()
+    limit(q, "*", concurrency=1)
+    expect("granted", take(q), [])
+    expect("looks from the beginning on", q.value("select seen_to = '0' from faultline.shards"), wanted=False)
