@@ -347,3 +347,29 @@ def a_rate_that_a_person_changes_keeps_its_time_and_no_more_start_at_once(sessio
     expect("lower", changed(rate=100), (100, 60, 10))
     expect("higher", changed(rate=1200), (1200, 60, 10))
     expect("in a longer time", changed(rate=1200, per=120), (1200, 120, 5))
+
+
+@probe("fold_queue")
+def a_group_is_not_forgotten_before_its_tokens_are_back(sessions: Sessions) -> None:
+    """One that comes again would have all its tokens."""
+    q = sessions.open()
+    limit(q, "*", rate=1, per=3600, burst=1)
+    put(q, "a", 1)
+    done(q, *take(q))
+    expect("granted without a token", take(q), [])
+    # It has rested for longer than a group without a rate is kept.
+    sessions.hand.execute("update faultline.groups set epoch = epoch - 60")
+    _fold_all(q)
+    put(q, "a", 1)
+    expect("granted after a rest", take(q), [])
+
+
+@probe("fold_queue")
+def a_fold_that_knew_another_number_of_shards_moves_nothing(sessions: Sessions) -> None:
+    q = sessions.open()
+    _declare(q, 4)
+    group = _group_of(q, 3, 4)
+    put(q, group, 1)
+    sessions.hand.execute("select faultline.fold_queue('default', 1, 100, false)")
+    expect("events of its shard", q.value("select count(*) from faultline.group_events where shard = 3"), 1)
+    expect("granted", groups(take(q)), [group])
