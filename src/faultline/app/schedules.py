@@ -375,10 +375,12 @@ def _check_words(words: ScheduleOptions) -> None:
 
 
 def _names_before(was: Any) -> str | list[str] | None:
-    several = list(was) if isinstance(was, Sequence) and not isinstance(was, str | bytes) else None
-    for one in several if several is not None else [] if was is None else [was]:
-        check_text("was, the name of a schedule before,", "" if one is None else one, NAME_LENGTH_MAX)
-    return several or None if several is not None else was
+    if was is None:
+        return None
+    names = list(was) if isinstance(was, Sequence) and not isinstance(was, str | bytes) else [was]
+    for name in names:
+        check_text("was, the name of a schedule before,", "" if name is None else name, NAME_LENGTH_MAX)
+    return was if isinstance(was, str) else names or None
 
 
 def _check_arguments(args: Any, kwargs: Any) -> None:

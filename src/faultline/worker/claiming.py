@@ -43,11 +43,11 @@ class Syncing:
     """
 
     needed = False
-    #: How long claims took, on average: those that waited for the disk, and the others, which then had to wait for it.
+    #: On average, in seconds: claims that waited for the disk themselves, those that did not, and the waits after those.
     _whole = _bare = _disk = 0.0
 
     def answered(self, claim: float, sync: float | None) -> None:
-        """So long took a claim, and the wait for the disk after it. None: there was none."""
+        """A claim took so many seconds, and the wait for the disk after it. None: there was none."""
         if sync is not None:
             self._bare += (claim - self._bare) / 4
             self._disk += (sync - self._disk) / (4 if self._disk else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from faultline.store.reads.schedules import ScheduleLine
+    from faultline.store.statement import Statement
     from faultline.web.forms import Form
+
+T = TypeVar("T")
 
 router = APIRouter()
 Reader = Annotated[Caller, Depends(needs("read"))]
@@ -106,58 +109,41 @@ async def schedule_page(request: Request, name: str, caller: Reader) -> HTMLResp
 
 @router.post("/schedules/pause")
 async def pause(request: Request, caller: Operator) -> RedirectResponse:
-    form = await form_of(request)
-    line = await find(request, caller, form.one("schedule"))
-    doing = operate.pause_schedule(
-        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
-    )
-    await service_of(request).operate.run(doing)
+    form, _ = await _operated(request, caller, operate.pause_schedule)
     return _back(form, "schedule_paused")
 
 
 @router.post("/schedules/resume")
 async def resume(request: Request, caller: Operator) -> RedirectResponse:
-    form = await form_of(request)
-    line = await find(request, caller, form.one("schedule"))
-    doing = operate.resume_schedule(
-        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
-    )
-    resumed = await service_of(request).operate.run(doing)
+    form, resumed = await _operated(request, caller, operate.resume_schedule)
     return _back(form, "schedule_resumed" if resumed else "schedule_was_not_paused")
 
 
 @router.post("/schedules/run")
 async def run(request: Request, caller: Operator) -> RedirectResponse:
-    form = await form_of(request)
-    line = await find(request, caller, form.one("schedule"))
-    doing = operate.run_schedule(
-        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
-    )
-    await service_of(request).operate.run(doing)
+    form, _ = await _operated(request, caller, operate.run_schedule)
     return _back(form, "schedule_run")
 
 
 @router.post("/schedules/reset")
 async def reset(request: Request, caller: Operator) -> RedirectResponse:
-    form = await form_of(request)
-    line = await find(request, caller, form.one("schedule"))
-    doing = operate.reset_schedule(
-        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
-    )
-    changed = await service_of(request).operate.run(doing)
+    form, changed = await _operated(request, caller, operate.reset_schedule)
     return _back(form, "schedule_reset" if changed else "schedule_was_not_set")
 
 
 @router.post("/schedules/remove")
 async def remove(request: Request, caller: Operator) -> RedirectResponse:
     """Back to the list: its own page is gone."""
+    await _operated(request, caller, operate.remove_schedule)
+    return go("/schedules", said="schedule_removed")
+
+
+async def _operated(request: Request, caller: Caller, verb: Callable[..., Statement[T]]) -> tuple[Form, T]:
+    """Do this to the schedule that the form names, for the reason that it gives."""
     form = await form_of(request)
     line = await find(request, caller, form.one("schedule"))
-    doing = operate.remove_schedule(
-        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
-    )
-    await service_of(request).operate.run(doing)
-    return go("/schedules", said="schedule_removed")
+    doing = verb(line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues)
+    return form, await service_of(request).operate.run(doing)
 
 
 @router.post("/schedules/backfill")
