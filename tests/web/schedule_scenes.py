@@ -27,10 +27,12 @@ def made(
     return line(db, name)
 
 
-def declared(db: Driver, name: str = "report", *, queue: str = "reports", **options: Any) -> ScheduleLine:
-    """A schedule of the code, at nine each day."""
+def declared(
+    db: Driver, name: str = "report", *, queue: str = "reports", worker: str = "w", digest: str = "", **options: Any
+) -> ScheduleLine:
+    """A schedule of the code of a worker, at nine each day."""
     spec = verbs.spec_text(Rule("0 9 * * *"), Submission("t", "{}", queue=queue, **options), Policy())
-    db.run(verbs.declare_schedules("w", [verbs.Declaration(name, f"digest of {name}", None, spec)]))
+    db.run(verbs.declare_schedules(worker, [verbs.Declaration(name, digest or f"digest of {name}", None, spec)]))
     ticked(db)
     return line(db, name)
 

@@ -10,6 +10,7 @@ import pytest
 
 from faultline.store.reads import calendar, views
 from tests.cli.commands import faultline
+from tests.cli.test_doctor import visit
 from tests.web.conftest import refused
 from tests.web.schedule_scenes import declared, hours, line, made, ticked
 from tests.web.site import browsed
@@ -386,12 +387,27 @@ def test_an_orphaned_schedule_has_no_next_tick(dsn: str, db: Driver) -> None:
     with browsed(dsn) as site:
         pages = [site.page(path).html for path in ("/schedules", "/schedules/report")]
     listed = faultline("schedules", "--dsn", dsn).stdout.splitlines()[1]
+    upcoming = faultline("schedules", "next", "report", "--dsn", dsn).stdout
 
-    assert ('data-label="Next"><span class="faint">none' in pages[0], "<dt>Next tick</dt><dd>none" in pages[1]) == (
-        True,
-        True,
-    )
+    assert 'data-label="Next"><span class="faint">none' in pages[0]
+    assert "<dt>Next tick</dt><dd>none" in pages[1]
+    assert "No worker has it in its code." in pages[1]
+    assert upcoming == "no tick is to come: report is orphaned\n"
     assert listed.split("(UTC)")[1].split()[0] == "t"  # its task
+
+
+def test_a_worker_that_declares_a_schedule_otherwise_is_told_of_everywhere(dsn: str, db: Driver) -> None:
+    db.beat("one")
+    declared(db, worker="one")
+    db.beat("two")
+    declared(db, worker="two", digest="another")
+
+    said = "1 living worker declares it otherwise"
+    with browsed(dsn) as site:
+        assert said in site.page("/schedules/report").text
+    assert said in faultline("schedules", "show", "report", "--dsn", dsn).stdout
+    [note] = [one for one in visit(dsn)["findings"] if one["check"] == "schedules" and one["level"] == "note"]
+    assert (note["found"], "rename one of them" in note["todo"]) == (f"report: {said} than what is in force", True)
 
 
 def test_a_schedule_that_was_changed_is_reset_by_form_and_only_then(dsn: str, db: Driver) -> None:

@@ -111,6 +111,18 @@ def test_claims_that_wait_for_others_are_synced_afterwards_until_they_do_not() -
     assert not syncing.needed
 
 
+def test_claims_that_were_slow_once_and_are_quick_now_are_not_synced() -> None:
+    """As after the start of a worker: the first claims plan their statements."""
+    syncing = Syncing()
+    for _ in range(3):
+        claim(syncing, 0.05, disk=0.001)
+    assert syncing.needed
+
+    for _ in range(20):
+        claim(syncing, 0.002, disk=0.001)
+    assert not syncing.needed
+
+
 def test_a_disk_that_was_slow_once_is_not_remembered_for_ever() -> None:
     syncing = Syncing()
     for _ in range(10):

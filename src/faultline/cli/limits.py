@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.errors import ConfigError
+from faultline.core.errors import BudgetNotFound, ConfigError
 from faultline.core.settings import without_password
 
 if TYPE_CHECKING:
@@ -186,7 +186,9 @@ def reset_budget(budget: _Budget, reason: _Reason = None, dsn: Dsn = None) -> No
     with opened(dsn) as database:
         changed = database.run(operate.reset_budget(budget, reason=reason, by=operate.this_user()))
         if not _show_budget(database, budget):
-            print(f"budget {budget} is removed: no code declares it" if changed else f"there is no budget {budget}")
+            if not changed:
+                raise BudgetNotFound(f"there is no budget {budget}; faultline limits lists those that there are")
+            print(f"budget {budget} is removed: no code declares it")
         elif not changed:
             print("nothing was set for it; it stays as the code declares it")
 

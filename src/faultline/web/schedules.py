@@ -212,7 +212,7 @@ async def backfilling(
 
 def planned(grid: Grid, line: ScheduleLine, strip: Strip) -> Mapping[int, Mapping[str, int]]:
     """The cells of a strip, with those that have a tick to come. One look at the rule for each cell, however many ticks."""
-    if line.next_at is None or line.paused_at is not None or line.ended_at is not None:
+    if line.next_at is None or line.paused_at is not None or line.ended_at is not None or line.orphaned:
         return strip.cells
     try:
         rule = schedules.rule_of(line)

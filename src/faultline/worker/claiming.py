@@ -51,7 +51,7 @@ class Syncing:
         if sync is not None:
             self._bare += (claim - self._bare) / 4
             self._disk += (sync - self._disk) / (4 if self._disk else 1)
-            if self._bare < self._disk:
+            if self._bare < self._disk or self._bare + self._disk < _SLOW_SECONDS:
                 self.needed, self._whole = False, self._bare + self._disk
         elif not self.needed:
             self._whole += (claim - self._whole) / 4

@@ -17,6 +17,29 @@ GUARDS: Guards = {
         "locks the budgets": "    for share of b\n",
         "compares the moments": ("if one.raised_at >= one.asked_at then", "if one.raised_at is not null then"),
     },
+    "wake_takers": {
+        "calls those who wait": ("    set next_run_at = at, suspended = null, takes", "    set takes"),
+        "calls who was told before": (
+            "(j.takes #> path ->> 'asked_at')::timestamptz <= raised\n    for",
+            "j.takes #> path is not null\n    for",
+        ),
+        "lets those sleep who do not wait for it": (
+            "(j.takes #> path ->> 'asked_at')::timestamptz <= raised\n    for",
+            "true\n    for",
+        ),
+        "waits for no lock": ("    for update skip locked\n", "    for update\n"),
+        "notes whom it could not call": ("    select array_agg(j.id) from", "    select null::uuid[] from"),
+        "forgets whom it has called": (
+            "(\n    select array_agg(j.id) from",
+            "(\n    select coalesce(array_agg(j.id), b.asleep) from",
+        ),
+        "forgets what they waited for": ("takes = j.takes #- path", "takes = j.takes"),
+        "wakes workers": ("  perform faultline.wake_for(woken);\n", ""),
+    },
+    "reconcile": {
+        "calls who was locked when a budget was raised": ("where b.asleep is not null", "where false"),
+        "waits for nobody who takes": ("order by b.name for update skip locked", "order by b.name for update"),
+    },
     "keep_rate": {
         "keeps the time": ("if not fields ? 'per' then", "if false then"),
         "keeps the burst": ("if not fields ? 'burst' then", "if false then"),

@@ -350,11 +350,6 @@ GUARDS: Guards = {
         )""",
             "null",
         ),
-        "calls those who wait": ("      set next_run_at = at, suspended = null, takes", "      set takes"),
-        "lets those sleep who do not wait for it": (
-            "j.takes #> array['waits', write_budget.budget] is not null",
-            "true",
-        ),
         "forgets the moments of the old rate": (" set line_until = at, next_job = null,", " set next_job = null,"),
         "says since when more may be taken": (", raised_at = at where", " where"),
         "says whether the code changed it": ("'by_code', write_budget.override is null", "'by_code', true"),

@@ -27,6 +27,10 @@ GUARDS: Guards = {
         "knows what newer code has renamed": ("      where s.was = any (names)\n", "      where false\n"),
         "locks in one order": ("  order by s.id\n  for update;\n", "  limit 0;\n"),
         "takes none that the same code declares": ("        and not coalesce(s.digest = any (mine), false)\n", ""),
+        "says who waits": ("      waiting := waiting ||", "      waiting := null ||"),
+        "says what is waited for": ("|| coalesce(was.name, said.name);", "|| said.name;"),
+        "forgets who has waited": ("n <> all (names || renamed)", "true"),
+        "keeps what others wait for": ("n <> all (names || renamed)", "false"),
         "knows what the worker declared before": ("  returning w.schedules into mine;\n", ";\n"),
     },
     "names_before": {

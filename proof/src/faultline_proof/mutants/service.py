@@ -31,7 +31,11 @@ GUARDS: Guards = {
         "takes the newest first": ("    order by j.id desc\n    limit", "    order by j.id\n    limit"),
         "keeps to the queue": ("cancel_jobs.queue is null or s.queue = cancel_jobs.queue", "true"),
         "keeps to the task": ("cancel_jobs.task is null or s.task = cancel_jobs.task", "true"),
-        "keeps to the group": ("cancel_jobs.group_key is null or s.group_key = cancel_jobs.group_key", "true"),
+        "keeps to the group": (
+            "cancel_jobs.group_key is null or s.group_key = cancel_jobs.group_key",
+            "true",
+            ("cancel_jobs.group_key is null or j.group_key = cancel_jobs.group_key", "true"),
+        ),
         "keeps to the state": (
             "cancel_jobs.state is null or s.state = cancel_jobs.state",
             "true",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from faultline.store import verbs as upkeep
 from faultline.store.verbs import budget as verbs
 from faultline.store.verbs import flow
 from faultline.store.verbs import limit as limits
@@ -92,6 +93,44 @@ def who_gives_its_lease_back_while_a_budget_is_raised_waits_for_that(sessions: S
     operator.commit()
     answer.result()
     expect("claimed again", q.claim_one().job_id, lease.job_id)
+
+
+@probe("wake_takers", "reconcile")
+def who_is_locked_while_a_budget_is_raised_is_called_later(sessions: Sessions) -> None:
+    q, other, third, clock = sessions.open(), sessions.open(), sessions.open(), sessions.clock
+    clock.take()
+    held, seconds = _told(q)
+    late, free = (q.new_lease(**_LONG) for _ in range(2))
+    for lease in (late, free):
+        q.run(verbs.take_budget(lease, "b", 20, 1))
+    q.release(held, late, free, delays=[seconds, 5.0, seconds])
+    clock.advance(1)
+    other.begin()
+    other.execute("select from faultline.open_jobs where id = any (%s) for update", [held.job_id, late.job_id])
+    sessions.at_once(q, lambda s: _set(s, 10))
+    expect("the other one", q.claim_one().job_id, free.job_id)
+    noted = "select array(select unnest(asleep) order by 1) from faultline.budgets"
+    expect("noted", q.value(noted), sorted((held.job_id, late.job_id)))
+    sessions.at_once(q, lambda s: s.run(upkeep.reconcile()))
+    expect("still locked", (q.claim(), len(q.value(noted))), ([], 2))
+    other.rollback()
+    clock.advance(5)
+    again = q.claim_one()
+    expect("in its time", again.job_id, late.job_id)
+    expect("by the new rate", q.run(verbs.take_budget(again, "b", 99, 1)).status, "wait")
+    q.release(again, delays=[50.0])
+    third.begin()
+    third.execute("select from faultline.budgets for share")
+    sessions.at_once(q, lambda s: s.run(upkeep.reconcile()))
+    expect("waits for nobody who takes", q.claim(), [])
+    third.rollback()
+    third.execute("listen faultline")
+    q.run(upkeep.reconcile())
+    expect("a worker is woken", bool(third.notices()), wanted=True)
+    called = q.claim()
+    expect("who was told before, and not who was told after", [one.job_id for one in called], [held.job_id])
+    waits = q.value("select takes -> 'waits' from faultline.open_jobs where id = %s", held.job_id)
+    expect("it waits for nothing, and nobody is noted", (waits, q.value("select asleep from faultline.budgets")), ({}, None))
 
 
 # Orphaned budgets

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from faultline.store.reads import schedules as reads
 from faultline_proof.probes.limit_stage import done, take
 from faultline_proof.probes.probe import expect, probe, refused
 
@@ -168,6 +169,28 @@ def workers_of_different_code_lock_schedules_in_one_order(sessions: Sessions) ->
     expect("free", other.execute("select name from faultline.schedules where name = 'c' for update skip locked"), [("c",)])
     other.rollback()
     expect("then", set(answer.result().values()), {"taken"})
+
+
+@probe("declare_schedules")
+def who_declares_a_schedule_otherwise_than_is_in_force_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+
+    def seen() -> dict[str, int]:
+        return {line.name: line.declared_otherwise for line in q.run(reads.schedules())}
+
+    declare(q, ("report", "d1", None), ("other", "e1", None), worker="old")
+    expect("nobody", seen(), {"report": 0, "other": 0})
+    code = ("daily", "d2", ["weekly", "report"])
+    declare(q, code, ("other", "e2", None))
+    declare(q, ("other", "e3", None), worker="third")
+    expect("beside the old code", seen(), {"report": 1, "other": 2})
+    sessions.hand.execute("delete from faultline.workers where id = 'old'")
+    declare(q, code)
+    expect("one is in force now", seen(), {"daily": 0, "other": 2})
+    declare(q, ("other", "e2", None))
+    expect("and the other, not with the third's code", seen(), {"daily": 0, "other": 1})
+    noted = "select waiting_schedules from faultline.workers where id = 'new'"
+    expect("what is noted", q.value(noted), [])
 
 
 @probe("change_schedule", "tick")

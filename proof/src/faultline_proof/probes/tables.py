@@ -302,7 +302,7 @@ _NULLABLE = {
     "ledger": {"idempotency_key", "args", "result", "flow_id", "progress", "group_key"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
-    "workers": {"clock_ahead_seconds", "connections_max", "tasks", "schedules", "budgets", "limits"},
+    "workers": {"clock_ahead_seconds", "connections_max", "tasks", "schedules", "waiting_schedules", "budgets", "limits"},
     "queues": {"paused_at", "paused_because", "paused_by"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},
@@ -322,6 +322,7 @@ _NULLABLE = {
     "limits": {"changed_by", "reason"},
     "budgets": {
         "changed_by", "reason", "tokens", "refilled_at", "next_job", "next_since", "next_cost", "next_until", "raised_at",
+        "asleep",
     },
     "shards": {"tokens", "refilled_at"},
     "groups": {"not_before", "tokens", "refilled_at"},

@@ -13,7 +13,6 @@ declare
   by_code jsonb;
   by_people jsonb;
   wanted jsonb;
-  woken uuid[];
 begin
   if coalesce(write_budget.declared, write_budget.override) <> '{}' then
     insert into faultline.budgets (name) values (write_budget.budget) on conflict do nothing;
@@ -54,21 +53,7 @@ begin
     or (wanted ->> 'burst')::double precision > (was.effective ->> 'burst')::double precision
   then
     update faultline.budgets b set line_until = at, next_job = null, raised_at = at where b.name = write_budget.budget;
-    with waiting as materialized (
-      select j.ctid from faultline.open_jobs j
-      where j.state = 'queued' and j.next_run_at > at and j.in_group is null
-        and j.takes #> array['waits', write_budget.budget] is not null
-      for update skip locked
-    ),
-    woken as (
-      update faultline.open_jobs j
-      set next_run_at = at, suspended = null, takes = j.takes #- array['waits', write_budget.budget]
-      from waiting w
-      where j.ctid = w.ctid
-      returning j.id
-    )
-    select array_agg(w.id) into woken from woken w;
-    perform faultline.wake_for(woken);
+    perform faultline.wake_takers(write_budget.budget);
   end if;
   return true;
 end

@@ -146,6 +146,8 @@ create table faultline.budgets (
   next_until timestamptz,
   -- Since then more may be taken than before: who was told to wait before that asks again.
   raised_at timestamptz,
+  -- Jobs that were locked when it was raised, and may wait for too long: see wake_takers.
+  asleep uuid[],
   primary key (name),
   constraint sane_budget check (length(name) between 1 and 100)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);

@@ -27,6 +27,11 @@ ORPHANED = (
     "s.digest is not null and (select bool_and(coalesce(s.digest <> all (w.schedules), true)) from faultline.workers w"
     " where w.beat_at > faultline.clock() - interval '15 seconds') is true"
 )
+#: Another worker with the same code may have taken it over since.
+DECLARED_OTHERWISE = (
+    "(select count(*) from faultline.workers w where s.name = any (w.waiting_schedules)"
+    " and coalesce(s.digest <> all (w.schedules), true) and w.beat_at > faultline.clock() - interval '15 seconds')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class ScheduleLine:
     overridden: bool
     #: It is of the code, and no living worker has that code: nobody decides about its ticks.
     orphaned: bool
+    #: How many living workers have another declaration of it in their code. They wait until nobody has the one in force.
+    declared_otherwise: int
     #: None: a worker has not computed it yet, or it has ended.
     next_at: datetime | None
     #: Without a next tick: those after this moment count.
@@ -104,11 +111,11 @@ class ScheduleLine:
         return "overdue" if late else "active"
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """The next ticks. None of a schedule that is paused or has ended, or whose rule cannot be computed here.
+        """The next ticks. None of a schedule that is paused, orphaned or has ended, or whose rule cannot be computed here.
 
         :param count: How many.
         """
-        if self.paused_at is not None or self.ended_at is not None:
+        if self.paused_at is not None or self.ended_at is not None or self.orphaned:
             return []
         try:
             rule = rule_of(self)
@@ -154,6 +161,7 @@ _LINE = RowOf(
     tick_arg="s.spec ->> 'tick_arg'",
     from_code="s.declared is not null",
     orphaned=ORPHANED,
+    declared_otherwise=DECLARED_OTHERWISE,
     last_job="s.jobs[cardinality(s.jobs)]",
     clock="faultline.clock()",
 )

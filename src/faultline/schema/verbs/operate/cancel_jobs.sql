@@ -52,13 +52,15 @@ begin
       (select s.id from seen s where s.position = 10000)
     )
   into chosen, next_id;
-  -- Check the state again under the lock: the job may have ended meanwhile, or have been claimed.
+  -- Check again under the lock: the job may have ended meanwhile, have been claimed, or have been put into another group by a
+  -- unique submission that replaced it.
   locked := array(
     select j.id
     from faultline.open_jobs j
     where j.id = any (chosen)
       and j.state in ('queued', 'running')
       and (cancel_jobs.state is null or j.state = cancel_jobs.state)
+      and (cancel_jobs.group_key is null or j.group_key = cancel_jobs.group_key)
     order by j.id
     for update skip locked
   );

@@ -22,6 +22,7 @@ declare
     select unnest(faultline.names_before(d)) from json_array_elements(declare_schedules.declarations) d
   );
   mine text[];
+  waiting text[];
   said record;
   was faultline.schedules;
   at timestamptz;
@@ -120,7 +121,16 @@ begin
     if outcome in ('made', 'taken') then
       perform faultline.schedule_changed(said.name, was.declared, said.spec, signed);
     end if;
+    if outcome = 'waiting' then
+      waiting := waiting || coalesce(was.name, said.name);
+    end if;
     return next;
   end loop;
+  -- So that people see who waits: in a deployment for a moment, with two programs that use one name for ever.
+  update faultline.workers w
+  set waiting_schedules = array(
+    select n from unnest(w.waiting_schedules) n where n <> all (names || renamed) union select unnest(waiting) order by 1
+  )
+  where w.id = declare_schedules.worker and (waiting is not null or w.waiting_schedules && (names || renamed));
 end
 $$;

@@ -2,7 +2,7 @@
 -- The ledger is right: a job in it must not run again. The floor is raised to the token of a deleted row, which may be
 -- greater than the ledger's.
 -- Also nudges suspended jobs that could go on and that nobody has nudged, those that waited for these jobs among them, and
--- cancels those that wait for each other.
+-- cancels those that wait for each other. Last come jobs that were locked when the budget that they wait for was raised.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -46,6 +46,11 @@ begin
   perform faultline.break_circles();
   if current_setting('transaction_isolation') = 'read committed' then
     perform faultline.recount();
+    -- Last: jobs that take something wait for the lock.
+    perform faultline.wake_takers(b.name, b.asleep)
+    from (
+      select b.name, b.asleep from faultline.budgets b where b.asleep is not null order by b.name for update skip locked
+    ) b;
   end if;
   return query select u.id from unnest(ids) as u (id);
 end
