@@ -102,12 +102,12 @@ GUARDS: Guards = {
         ),
         "moves the turn by the weight": ("turn = j.turn + j.jobs / j.weight", "turn = j.turn + j.jobs"),
         "moves no head past a locked row": (
-            "j.jobs = j.taken and pick_groups.flows then coalesce(j.last_id",
+            "j.are_first and pick_groups.flows then coalesce(j.last_id",
             "true then coalesce(j.last_id",
-            ("j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at", "true then coalesce(j.last_at"),
+            ("j.are_first and pick_groups.flows then coalesce(j.last_at", "true then coalesce(j.last_at"),
         ),
         "looks again at a locked row": (
-            "s.want = 0 or c.jobs < s.taken or coalesce",
+            "s.want = 0 or not f.are_first or coalesce",
             "s.want = 0 or coalesce",
         ),
         "picks no job twice": (
@@ -132,6 +132,23 @@ GUARDS: Guards = {
             "pick_groups.due + make_interval(secs => (1 - j.tokens_left) / j.rate)",
             "pick_groups.due",
         ),
+    },
+    "pick_behind": {
+        "passes over what somebody has locked": (
+            "    limit pick_behind.most\n    for update of r skip locked\n",
+            "    limit 0\n",
+        ),
+        "keeps within what the group may have": (
+            "    limit pick_behind.most\n    for update",
+            "    limit pick_behind.most + 1\n    for update",
+        ),
+        "passes nothing in a group that keeps its order": ("::boolean then", "::boolean and false then"),
+        "leaves jobs of flows to those who know them": ("(pick_behind.flows or r.flow_id is null)", "true"),
+        "passes over what has expired": (
+            "(r.expires_at is null or r.expires_at > pick_behind.due or r.fencing_token > 0)",
+            "true",
+        ),
+        "picks no job twice": "        and r.ctid <> all (pick_behind.picked)\n",
     },
     "pick_kept": {
         "takes one of a group": ("k.nth = 1 and (", "("),

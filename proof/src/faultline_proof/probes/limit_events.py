@@ -20,7 +20,7 @@ from faultline_proof.probes.probe import expect, probe
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from faultline_proof.sessions import Sessions
+    from faultline_proof.sessions import Session, Sessions
 
 
 @probe("open_xids", "hear")
@@ -201,6 +201,78 @@ def a_row_that_somebody_has_locked_is_not_forgotten(sessions: Sessions) -> None:
     expect("granted then", [one.job_id for one in take(q)], [job_ids[0]])
     given_back(q, *held)
     expect("given back", len(take(q)), 2)
+    expect_right_accounts(q)
+
+
+def _lock(user: Session, *job_ids: UUID) -> None:
+    user.begin()
+    user.execute("select from faultline.open_jobs where id = any (%s) for update", list(job_ids))
+
+
+@probe("pick_behind", "pick_groups")
+def a_row_that_somebody_has_locked_holds_up_no_other_of_its_group(sessions: Sessions) -> None:
+    q, user = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=2)
+    first, *others = put(q, "a", 5)
+    put(q, "a", 1, expires_seconds=5.0, priority=-1)
+    other = put(q, "b", 1)
+    _lock(user, first)
+    sessions.clock.advance(6)
+    held = take(q)
+    expect("granted beside it", [one.job_id for one in held], [*others[:2], *other])
+    expect("as many as it may", q.value("select holding from faultline.groups where group_key = 'a'"), 2)
+    done(q, *held)
+    sessions.clock.advance(0.2)
+    held = take(q)
+    expect("granted then", [one.job_id for one in held], others[2:])
+    done(q, *held)
+    sessions.clock.advance(0.2)
+    expect("none that has expired", take(q), [])
+    user.rollback()
+    sessions.clock.advance(0.2)
+    expect("granted when it is free", [one.job_id for one in take(q)], [first])
+    expect_right_accounts(q)
+
+
+@probe("pick_behind")
+def a_row_that_somebody_has_locked_holds_up_a_group_that_keeps_its_order(sessions: Sessions) -> None:
+    q, user = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", ordered=True)
+    first, *_ = put(q, "a", 3)
+    _lock(user, first)
+    expect("granted behind it", take(q), [])
+    user.rollback()
+    sessions.clock.advance(0.2)
+    expect("granted then", [one.job_id for one in take(q)], [first])
+    expect_right_accounts(q)
+
+
+@probe("pick_behind")
+def a_caller_that_knows_no_flows_gets_no_job_twice_beside_a_locked_row(sessions: Sessions) -> None:
+    """As above, and what somebody has locked is met in the second round."""
+    q, user = sessions.open(), sessions.open()
+    limit(q, "heavy", weight=100)
+    put(q, "heavy", 1)
+    light = put(q, "light", 6)
+    _lock(user, light[4])
+    expect("granted", groups(take(q, 10, flows=False)), ["heavy", *["light"] * 5])
+    expect("counted", q.value("select holding from faultline.shards"), 6)
+    user.rollback()
+    expect_right_accounts(q)
+
+
+@probe("pick_behind")
+def a_caller_that_knows_no_flows_gets_no_job_of_a_flow_behind_a_locked_row(sessions: Sessions) -> None:
+    q, user = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    first, second, third = put(q, "a", 3)
+    _flowing(sessions, second)
+    _lock(user, first)
+    expect("granted", [one.job_id for one in take(q, flows=False)], [third])
+    user.rollback()
     expect_right_accounts(q)
 
 

@@ -104,8 +104,8 @@ begin
     -- First seen, then locked: a row that somebody has locked must not be forgotten by moving the group's head past it.
     seen as materialized (
       select
-        a.row_id, a.holding, a.turn, a.refilled_at, a.rate, a.weight, a.cap, a.tokens_now, a.want,
-        j.ctids[:a.want] as ctids, coalesce(least(j.seen, a.want), 0) as taken, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
+        a.row_id, a.group_key, a.holding, a.turn, a.refilled_at, a.rate, a.weight, a.cap, a.tokens_now, a.want,
+        a.head_priority, a.head_at, a.head_id, j.ctids[:a.want] as ctids, coalesce(least(j.seen, a.want), 0) as taken, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
       from shares a
       left join lateral (
         select
@@ -162,19 +162,31 @@ begin
     judged as materialized (
       select
         s.row_id, s.turn, s.refilled_at, s.rate, s.weight, s.cap, s.taken, s.last_priority, s.last_at, s.last_id,
-        c.jobs, s.holding + c.jobs as holding_now, s.tokens_now - c.jobs as tokens_left,
-        s.want = 0 or c.jobs < s.taken or coalesce(s.waiting, s.seen) > s.taken as has_more,
-        c.jobs < s.taken or s.taken < s.want and s.waiting > s.taken as is_barred
+        f.are_first, b.ctids, c.jobs, s.holding + c.jobs as holding_now, s.tokens_now - c.jobs as tokens_left,
+        s.want = 0 or not f.are_first or coalesce(s.waiting, s.seen) > s.taken as has_more,
+        not f.are_first or s.taken < s.want and s.waiting > s.taken as is_barred
       from seen s
       cross join claimed g
       cross join lateral (
         -- Nearly always all: then none is searched for among the others.
         select case
-          when g.are_all then s.taken
-          else (select count(*)::integer from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
-        end as jobs
+          when g.are_all then true
+          else (select count(*) from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids)) = s.taken
+        end as are_first
         offset 0
-      ) c
+      ) f
+      cross join lateral (
+        select case
+          when g.are_all then null
+          when f.are_first then s.ctids
+          else faultline.pick_behind(
+            shard.queue, s.group_key, s.head_priority, s.head_at, s.head_id, pick_groups.flows, pick_groups.due, s.taken,
+            pick_groups.ctids
+          )
+        end as ctids
+        offset 0
+      ) b
+      cross join lateral (select case when f.are_first then s.taken else cardinality(b.ctids) end as jobs offset 0) c
     ),
     changed as (
       update faultline.groups g
@@ -192,14 +204,18 @@ begin
             -- Somebody has locked what is there, or this caller may not have it: look again a little later.
             when j.is_barred then pick_groups.due + interval '100 milliseconds'
           end,
-          head_priority = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_priority, g.head_priority) else g.head_priority end,
-          head_at = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at, g.head_at) else g.head_at end,
-          head_id = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_id, g.head_id) else g.head_id end
+          head_priority = case when j.are_first and pick_groups.flows then coalesce(j.last_priority, g.head_priority) else g.head_priority end,
+          head_at = case when j.are_first and pick_groups.flows then coalesce(j.last_at, g.head_at) else g.head_at end,
+          head_id = case when j.are_first and pick_groups.flows then coalesce(j.last_id, g.head_id) else g.head_id end
       from judged j
       where g.ctid = j.row_id
     )
     select
-      (select count(*) from listed) as groups, (select g.ctids from claimed g) as ctids,
+      (select count(*) from listed) as groups,
+      case
+        when (select g.are_all from claimed g) then (select g.ctids from claimed g)
+        else array(select unnest(j.ctids) from judged j)
+      end as ctids,
       min(j.turn) filter (where j.jobs > 0) as turn
     into served
     from judged j;

@@ -1,0 +1,37 @@
+-- Jobs of a group of which somebody has locked some of the first: the first ones that nobody has locked, up to `most`. Returns their
+-- ctids, locked. A transaction that stays open after it was answered with a unique job would otherwise hold up the whole group.
+-- None where the group keeps its order, and none of those that are `picked` already. Looks past 100: who claims holds up others.
+create or replace function faultline.pick_behind(
+  queue text, group_key text, head_priority integer, head_at timestamptz, head_id uuid, flows boolean, due timestamptz, most integer,
+  picked tid[]
+) returns tid[]
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  if (faultline.group_limit(pick_behind.queue, pick_behind.group_key) ->> 'ordered')::boolean then
+    return '{}';
+  end if;
+  return array(
+    select r.ctid
+    from (
+      select r.ctid as row_id
+      from faultline.open_jobs r
+      where r.queue = pick_behind.queue
+        and r.group_key = pick_behind.group_key
+        and r.in_group
+        and (r.priority, r.group_at, r.id) > (pick_behind.head_priority, pick_behind.head_at, pick_behind.head_id)
+        and (pick_behind.flows or r.flow_id is null)
+        and r.ctid <> all (pick_behind.picked)
+        and (r.expires_at is null or r.expires_at > pick_behind.due or r.fencing_token > 0)
+      order by r.priority, r.group_at, r.id
+      limit pick_behind.most + 100
+    ) x
+    join faultline.open_jobs r on r.ctid = x.row_id
+    -- Looked at again where somebody was faster. Said so that no index fits, as in pick_groups.
+    where coalesce(r.in_group, false) and coalesce(r.state, '') = 'queued'
+    limit pick_behind.most
+    for update of r skip locked
+  );
+end
+$$;
