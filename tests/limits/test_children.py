@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from faultline import BlockingJob, Job, Limit
 from faultline.testing import drain
+from tests.limits.test_workers import all_done, worked
+from tests.waiting import auntil
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from faultline import Faultline
+    from tests.driver import Driver
 
 
 def groups(app: Faultline, task: str) -> list[str | None]:
@@ -101,3 +104,32 @@ def test_a_topic_fills_the_group_from_what_is_published(app: Faultline) -> None:
     app.publish("order.paid", {"tenant": 7, "other": 1})
 
     assert groups(app, "thank") == ["tenant-7"]
+
+
+def test_jobs_that_wait_for_each_others_ordered_groups_go_on(app: Faultline, queue: Driver) -> None:
+    app.queue("ledger", each_group=Limit(ordered=True))
+
+    @app.task(queue="ledger", group="account-{account}")
+    async def credit(account: str) -> str:
+        return account
+
+    @app.task(queue="ledger", group="account-{source}")
+    async def transfer(job: Job, source: str, target: str) -> str:
+        await job.receive("go", int)
+        return await job.call(credit, target)
+
+    app.declare()
+    handles = [transfer.enqueue("A", "B"), transfer.enqueue("B", "A")]
+
+    async def story() -> None:
+        for handle in handles:
+            await handle.asignal("go", 1)
+        in_line = "select count(*) from faultline.open_jobs where task = 'credit' and in_group"
+        await auntil(lambda: queue.value(in_line) == 2)
+        # Upkeep looks once a minute.
+        queue.execute("update faultline.shards set heard_all_at = '-infinity'")
+        await all_done(app, handles)
+
+    worked(app, {"ledger": 10}, story, workers=1)
+
+    assert [handle.result(5) for handle in handles] == ["B", "A"]

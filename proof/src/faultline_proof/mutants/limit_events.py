@@ -78,6 +78,17 @@ GUARDS: Guards = {
         "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
         "wakes who waits": ("    perform faultline.wake_hungry(old.queue,", "    perform faultline.wake_hungry('',"),
     },
+    "give_way": {
+        "is for those that wait for each other": (
+            "      select k.first as id from walks k where k.first = k.last\n",
+            "      select k.first as id from walks k\n",
+        ),
+        "leaves those alone that were woken": ("        and j.next_run_at > faultline.clock()\n", ""),
+        "the youngest gives way, and no other": ("and k.last > c.id", "and false"),
+        "waits for nobody": ("        for update skip locked\n", "        for update\n"),
+        "tells the claims": ("    perform faultline.tell_groups(job.queue,", "    perform faultline.tell_groups('',"),
+        "wakes who waits": ("    perform faultline.wake_hungry(job.queue,", "    perform faultline.wake_hungry('',"),
+    },
     "complete": {
         "frees permits": "    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);\n",
         "wakes nobody for who claims": (

@@ -210,6 +210,7 @@ GUARDS: Guards = {
         "does not keep claims waiting for the disk": ("  perform faultline.commit_lazily();", "  null;"),
         "takes few queues at a time": (" order by random() limit 50)", ")"),
         "takes others each time": ("order by random() limit 50", "order by q.name limit 50"),
+        "lets jobs give way": ("    perform faultline.give_way();\n", "    null;\n"),
     },
     "save_shard": {
         "stores where groups come in": ("      entry = is_now.entry\n", "      entry = s.entry\n"),

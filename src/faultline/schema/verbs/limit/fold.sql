@@ -1,8 +1,8 @@
 -- Keep the accounts of limits small and right, in the background: hear what happened to queues that nobody claims from, and
--- once a minute everything; once a minute look whether permits are counted right, and jobs that run have one; lend permits
--- between shards; forget up to `max_groups` groups that have nothing left. Never waits: a shard that somebody holds is left for
--- the next time. At most 50 queues, others each time: a transaction holds the locks of few. Returns how many groups were
--- forgotten.
+-- once a minute everything; once a minute look whether permits are counted right, and jobs that run have one, and let jobs
+-- give way that wait for each other's groups; lend permits between shards; forget up to `max_groups` groups that have nothing
+-- left. Never waits: a shard that somebody holds is left for the next time. At most 50 queues, others each time: a transaction
+-- holds the locks of few. Returns how many groups were forgotten.
 create or replace function faultline.fold(max_groups integer default 500) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -11,6 +11,7 @@ as $$
 declare
   one record;
   miscounted text[] := '{}';
+  looked boolean := false;
   chosen constant text[] := array(select q.name from faultline.queues q where q.limited order by random() limit 50);
   forgotten integer := 0;
 begin
@@ -27,10 +28,14 @@ begin
         and s.heard_all_at not between faultline.clock() - interval '1 minute' and faultline.clock() + interval '1 second'
     )
   loop
+    looked := true;
     if faultline.is_miscounted(one.name) then
       miscounted := miscounted || one.name;
     end if;
   end loop;
+  if looked then
+    perform faultline.give_way();
+  end if;
   for one in select q.name, q.shards from faultline.queues q where q.name = any (chosen) order by q.name loop
     forgotten := forgotten + faultline.fold_queue(
       one.name, one.shards, greatest(0, fold.max_groups - forgotten), one.name = any (miscounted)
