@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline.integrations.prometheus.board import Board
@@ -13,6 +15,7 @@ from faultline.integrations.prometheus.exposition import Exposition
 from faultline.store.database import Database
 from tests.cli.commands import faultline
 from tests.limits.test_reads import claim, enqueue, limit
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -63,6 +66,37 @@ def test_the_doctor_names_a_prepared_transaction_that_holds_a_queue(queue: Drive
     assert found[0]["level"] == "wrong"
     assert "it's mine" in found[0]["found"]
     assert "rollback prepared 'it''s mine'" in found[0]["todo"]
+
+
+def test_the_doctor_names_a_session_that_works_on_in_a_transaction_that_holds_a_queue(queue: Driver, dsn: str) -> None:
+    """Not one that waits for it."""
+    limit(queue, "mail", "", concurrency=1)
+    enqueue(queue, "mail", "a")
+
+    def sleep(session: psycopg.Connection) -> None:
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            session.execute("select pg_sleep(600)")
+
+    def wait(session: psycopg.Connection) -> None:
+        session.execute("select faultline.set_limit('mail', '', '{\"concurrency\": 2}')")
+
+    with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as waiter:
+        holder.execute("select * from faultline.claim('mail', 'w/1', 1, flows => true, limits => true)")
+        pid = holder.info.backend_pid
+        busy = [threading.Thread(target=sleep, args=(holder,)), threading.Thread(target=wait, args=(waiter,))]
+        for thread in busy:
+            thread.start()
+        try:
+            named = until(lambda: [one for one in findings(dsn) if one["level"] == "warning"])
+        finally:
+            holder.cancel()
+            busy[0].join()
+            holder.rollback()
+            busy[1].join()
+
+    assert [f"process {pid} " in one["found"] for one in named] == [True]
+    assert "at work in a transaction" in named[0]["found"]
+    assert f"pg_terminate_backend({pid})" in named[0]["todo"]
 
 
 def test_metrics_are_of_queues_and_never_of_groups(queue: Driver, dsn: str) -> None:

@@ -28,7 +28,8 @@ def holders(found: Sequence[ShardHolder]) -> Iterator[Finding]:
         since = span(one.seconds or 0.0)
         if one.kind == "session" and (one.seconds or 0.0) > _IDLE_SECONDS:
             who = f"process {one.name} ({one.application or 'no name'}, login {one.login})"
-            fact = f"{who} has been idle in a transaction for {since} and holds permits of a queue with limits"
+            doing = "at work" if one.at_work else "idle"
+            fact = f"{who} has been {doing} in a transaction for {since} and holds permits of a queue with limits"
             todo = f"that queue starts nothing until it ends: select pg_terminate_backend({one.name})"
             yield Finding("limits", WARNING, fact, todo)
         elif one.kind != "session" and one.holds_limits:

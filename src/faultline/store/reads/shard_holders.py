@@ -19,6 +19,8 @@ class ShardHolder:
     login: str | None
     application: str | None
     seconds: float | None
+    #: A session that works on. The others are idle in their transaction, or have none to be idle in.
+    at_work: bool
     #: It holds accounts of limits: claims of their queues wait for it.
     holds_limits: bool
 
@@ -27,7 +29,7 @@ _HOLDER = RowOf(ShardHolder)
 
 
 def shard_holders() -> Statement[list[ShardHolder]]:
-    """Prepared transactions, which outlive every session, and sessions that are idle in a transaction with such a lock."""
+    """Prepared transactions, which outlive every session, and sessions in a transaction with such a lock."""
     return Statement(
         name="limits",
         sql=f"""
@@ -35,7 +37,7 @@ select {_HOLDER.columns}
 from (
   select
     'prepared transaction' as kind, p.gid as name, p.owner::text as login, null as application,
-    extract(epoch from clock_timestamp() - p.prepared)::float8 as seconds,
+    extract(epoch from clock_timestamp() - p.prepared)::float8 as seconds, false as at_work,
     exists (
       select from pg_locks own
       join pg_locks l on l.virtualtransaction = own.virtualtransaction and l.pid is null
@@ -47,9 +49,12 @@ from (
   union all
   select
     'session', a.pid::text, a.usename::text, nullif(a.application_name, ''),
-    extract(epoch from clock_timestamp() - a.state_change)::float8, true
+    extract(epoch from clock_timestamp() - case when a.state = 'active' then a.xact_start else a.state_change end)::float8,
+    a.state = 'active', true
   from pg_stat_activity a
-  where a.datname = current_database() and a.pid <> pg_backend_pid() and a.state like 'idle in transaction%%'
+  where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
+    -- Who waits for a lock waits for the one that holds it, maybe.
+    and (a.state like 'idle in transaction%%' or a.state = 'active' and a.wait_event_type is distinct from 'Lock')
     and exists (
       select from pg_locks l
       where l.pid = a.pid and l.relation = 'faultline.shards'::regclass and l.mode <> 'AccessShareLock'
