@@ -120,9 +120,25 @@ def test_a_job_says_whether_it_holds_a_permit_or_waits_for_one(queue: Driver, ds
     listed = faultline("jobs", "--group", "a", "--state", "queued", "--queue", "mail", "--dsn", dsn).stdout
 
     assert "holds a permit of its queue and its group" in holder
-    assert "waits for a permit of its group (1 of 1 are held)" in waiter
+    assert f"waits for a permit of its group (job {held[0]} holds it)" in " ".join(waiter.split())
     assert "9999" not in waiter
     assert "waits in group a" in listed
+
+
+def test_a_flow_whose_sleep_is_over_says_that_it_waits_for_a_rate(queue: Driver, dsn: str) -> None:
+    limit(queue, "mail", "", rate=1, per=3600, burst=1)
+    enqueue(queue, "mail", None)
+    [held] = claim(queue, "mail", 1)
+    sleep = '[[{"number": "1", "kind": "sleep", "name": "sleep", "seconds": 0.001}]]'
+    lease = (held[0], held[1], queue.value("select lease_owner from faultline.open_jobs"), sleep)
+    suspend = "select faultline.suspend(array[%s::uuid], array[%s::bigint], array[%s], %s::jsonb)"
+    queue.connection.execute(suspend, lease)
+
+    said = faultline("job", str(held[0]), "--dsn", dsn).stdout
+
+    assert "waits for the rate of the queue: 1/h (burst 1)" in said
+    assert "until its sleep is over" not in said
+    assert "\ndue " in said
 
 
 def test_a_job_is_enqueued_with_a_group(queue: Driver, dsn: str) -> None:

@@ -53,10 +53,10 @@ def print_record(
         "key": record.idempotency_key or "",
         "unique": record.unique_key or "",
     }
-    if record.suspended:
+    if record.suspended and not record.attempt:
+        facts["attempt"] = f"none of {record.max_attempts} used"
+    if record.waits_at(now):
         over = limit(record.next_run_at)
-        if not record.attempt:
-            facts["attempt"] = f"none of {record.max_attempts} used"
         what = " or ".join(waits_for(wait.kind, wait.name) for wait in waits[:3])
         facts["waits"] = f"{what or 'until it is woken'}; token {record.fencing_token}; see: faultline flow {record.id}"
         facts["until"] = "" if over is None else f"{screen.clock(over)}  ({screen.since(over, now)})"

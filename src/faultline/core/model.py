@@ -243,6 +243,10 @@ class JobSummary:
         """Its state for people: a queued job that waits for something other than a worker is waiting."""
         return "waiting" if self.suspended else str(self.state)
 
+    def waits_at(self, now: datetime) -> bool:
+        """Whether it is still suspended then: once its time has come, it waits for a permit or a worker, like any other."""
+        return self.suspended and (self.next_run_at is None or self.next_run_at > now)
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord(JobSummary):

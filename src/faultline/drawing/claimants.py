@@ -30,7 +30,7 @@ def awaited(job: JobSummary, permit: Permit | None, workers: Sequence[WorkerLine
     A job whose task no worker knows is claimed and released, so that it is due later again and again: that is said at once.
     All else is said when the job is due.
     """
-    if job.state is not JobState.QUEUED or job.suspended:
+    if job.state is not JobState.QUEUED or job.waits_at(now):
         return ""
     found = serving(job.queue, workers)
     due = job.next_run_at is None or job.next_run_at <= now

@@ -63,7 +63,8 @@ def reasons(permit: Permit, group: str | None) -> list[str]:
     if group is not None and not permit.of_group:
         cap = _cap(permit.group_limit)
         if cap is not None and permit.group_holding >= cap:
-            found.append(f"a permit of its group ({permit.group_holding:,} of {cap:,} are held)")
+            held = f"{permit.group_holding:,} of {cap:,} are held"
+            found.append(f"a permit of its group ({f'job {permit.group_holder} holds it' if cap == 1 else held})")
         if permit.group_tokens is not None and permit.group_tokens < 1:
             found.append(f"the rate of its group: {rate(permit.group_limit)}")
     return found
@@ -81,7 +82,7 @@ def standing(job: JobSummary, permit: Permit | None, now: datetime) -> str:
         held = "its queue and its group" if both else "its queue" if permit.of_queue else "its group"
         return f"holds a permit of {held}" if permit.of_queue or permit.of_group else "holds no permit"
     kept = "keeps the permit of its group; " if permit.of_group else ""
-    if job.suspended or (job.next_run_at is not None and job.next_run_at > now):
+    if job.next_run_at is not None and job.next_run_at > now:
         return kept.removesuffix("; ")
     waits = " and ".join(reasons(permit, job.group))
     until = ""

@@ -120,6 +120,8 @@ class Permit:
     queue_tokens: float | None
     group_limit: dict[str, Json]
     group_holding: int
+    #: One of the jobs that hold a permit of the group.
+    group_holder: UUID | None
     group_tokens: float | None
     #: When the group gets its next permit by its rate.
     next_permit_at: datetime | None
@@ -222,11 +224,11 @@ _DUE = """
 
 #: Permits are marks on rows: `counted` has 1 for the queue, 2 for the group, and the shard above.
 _HELD = """
-select j.queue, j.group_key, j.counted
+select j.id, j.queue, j.group_key, j.counted
 from faultline.open_jobs j
 where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.counted is not null
 union all
-select j.queue, j.group_key, j.counted
+select j.id, j.queue, j.group_key, j.counted
 from faultline.open_jobs j
 where j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
 """
@@ -401,6 +403,7 @@ _PERMIT = RowOf(
     queue_tokens="t.tokens",
     group_limit=_fields("o.group_fields"),
     group_holding="coalesce(h.of_group, 0)::integer",
+    group_holder="h.holder",
     group_tokens=_tokens("g", "o.group_fields"),
     next_permit_at="case when g.not_before > faultline.clock() then g.not_before end",
     waits=_fields("j.takes -> 'waits'"),
@@ -431,7 +434,8 @@ left join lateral (
 left join lateral (
   select
     count(*) filter (where h.counted & 1 > 0) as of_queue,
-    count(*) filter (where h.counted & 2 > 0 and h.group_key = j.group_key) as of_group
+    count(*) filter (where h.counted & 2 > 0 and h.group_key = j.group_key) as of_group,
+    (array_agg(h.id) filter (where h.counted & 2 > 0 and h.group_key = j.group_key))[1] as holder
   from (select h.* from ({_HELD}) h where h.queue = j.queue limit {_RUNNING_MAX}) h
 ) h on q.limited
 where j.id = %s
