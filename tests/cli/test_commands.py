@@ -190,6 +190,24 @@ def test_recover_gives_way_and_says_who_is_in_the_way(connection: psycopg.Connec
         assert "run faultline recover again" in asked.stderr
 
 
+def test_recover_names_a_prepared_transaction_that_is_in_the_way(connection: psycopg.Connection, dsn: str) -> None:
+    """It has no process. A copy of the files of a server has those that were prepared there."""
+    with psycopg.connect(dsn, autocommit=True) as holder:
+        holder.execute("begin")
+        holder.execute("set local faultline.notify = off")
+        holder.execute("select faultline.enqueue('of a prepared transaction')")
+        holder.execute("prepare transaction 'it''s recover''s'")
+    try:
+        asked = faultline("recover", "--dsn", dsn, "--wait", "0.5")
+    finally:
+        connection.execute("rollback prepared 'it''s recover''s'")
+
+    assert asked.returncode == 1
+    assert "the prepared transaction it's recover's of " in asked.stderr
+    assert "rollback prepared 'it''s recover''s', or commit prepared 'it''s recover''s'" in asked.stderr
+    assert faultline("recover", "--dsn", dsn).returncode == 0
+
+
 @pytest.mark.long
 def test_a_drill_prints_its_trace_and_its_verdict(dsn: str) -> None:
     asked = faultline("drill", "lease-race", "--dsn", dsn)

@@ -90,6 +90,20 @@ where l.granted and l.pid <> pg_backend_pid() and a.datname = current_database()
 order by a.xact_start, a.pid
 limit 3
 """
+#: They have no process, and outlive the server.
+_PREPARED = """
+select p.gid, p.owner::text, extract(epoch from clock_timestamp() - p.prepared)::float8, quote_literal(p.gid)
+from pg_prepared_xacts p
+where p.database = current_database() and exists (
+  select from pg_locks own
+  join pg_locks l on l.virtualtransaction = own.virtualtransaction and l.pid is null
+  join pg_class c on c.oid = l.relation
+  where own.locktype = 'transactionid' and own.transactionid = p.transaction and own.pid is null
+    and c.relnamespace = to_regnamespace('faultline')
+)
+order by p.prepared, p.gid
+limit 3
+"""
 
 
 def migrate(connection: psycopg.Connection, *, wait_seconds: float = WAIT_SECONDS) -> list[str]:
@@ -309,7 +323,13 @@ def _right_to_migrate(connection: psycopg.Connection) -> str:
 def _blocked(connection: psycopg.Connection, wait_seconds: float, command: str) -> str:
     with connection.transaction():
         found = connection.execute(_BLOCKERS, (LOCK,)).fetchall()
+        prepared = connection.execute(_PREPARED).fetchall()
     blockers = [
+        f"the prepared transaction {name} of {login}, {age:.1f} s old: "
+        f"rollback prepared {quoted}, or commit prepared {quoted}"
+        for name, login, age, quoted in prepared
+    ]
+    blockers += [
         f"process {pid} ({login}, {state or 'hidden'}, transaction open for {age or 0:.1f} s: {query})"
         for pid, login, state, age, query in found
     ]
