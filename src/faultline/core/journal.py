@@ -136,6 +136,14 @@ class JournalEvent(StrEnum):
         "permits_recounted",
         _Kind("The permits of a queue or a group were counted wrong, and counted anew.", about="queue", incident=True),
     )
+    GAVE_WAY = (
+        "gave_way",
+        _Kind(
+            "The job and others waited for each other's ordered groups. It let its group go on before it has ended.",
+            incident=True,
+            label="gave way",
+        ),
+    )
     SETTING_CHANGED = (
         "setting_changed",
         _Kind("Somebody changed a setting of the database, or a schedule.", about="setting"),

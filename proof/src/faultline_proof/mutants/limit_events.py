@@ -86,6 +86,7 @@ GUARDS: Guards = {
         "leaves those alone that were woken": ("        and j.next_run_at > faultline.clock()\n", ""),
         "the youngest gives way, and no other": ("and k.last > c.id", "and false"),
         "waits for nobody": ("        for update skip locked\n", "        for update\n"),
+        "is recorded in the journal": ("      from freed f\n    )", "      from freed f where false\n    )"),
         "tells the claims": ("    perform faultline.tell_groups(job.queue,", "    perform faultline.tell_groups('',"),
         "wakes who waits": ("    perform faultline.wake_hungry(job.queue,", "    perform faultline.wake_hungry('',"),
     },

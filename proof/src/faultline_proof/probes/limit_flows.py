@@ -109,6 +109,8 @@ def of_two_that_wait_for_each_others_strict_groups_the_youngest_gives_way(sessio
     _a_minute_later(sessions, q)
     held = take(q)
     expect("the child in the group of the youngest", groups(held), [str(second.group)])
+    told = q.execute("select job_id, detail ->> 'group' from faultline.journal where event = 'gave_way'")
+    expect("the journal", told, [(second.job_id, second.group)])
     done(q, *held)
     q.execute("select * from faultline.resolve()")
     held = take(q)

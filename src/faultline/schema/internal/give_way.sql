@@ -1,7 +1,8 @@
 -- Let jobs go on that wait for each other's groups. In groups that keep their order, a suspended job keeps its group's permit. Two
 -- of them, each of which waits for a job of the other's group, would wait for ever: a transfer from A to B that calls the credit of
 -- B, and one from B to A. So would one that waits for a job that came to wait for another of its group later.
--- Of each such circle the youngest gives its permit back, and takes its turn in its group when it is woken.
+-- Of each such circle the youngest gives its permit back, and takes its turn in its group when it is woken. The journal says so:
+-- another job of its group may run in the middle of it.
 -- Reads every such job, and all that they wait for.
 create or replace function faultline.give_way() returns void
 language plpgsql volatile
@@ -76,7 +77,12 @@ begin
         where o.id = job.id and o.state = 'queued' and o.suspended and o.counted is not null
         for update skip locked
       )
-      returning j.queue, j.group_key
+      returning j.id, j.queue, j.group_key, j.fencing_token
+    ),
+    recorded as (
+      insert into faultline.journal (at, job_id, event, fencing_token, detail)
+      select faultline.clock(), f.id, 'gave_way', f.fencing_token, jsonb_build_object('queue', f.queue, 'group', f.group_key)
+      from freed f
     )
     select f.queue, f.group_key, q.shards into job from freed f join faultline.queues q on q.name = f.queue;
     continue when not found;

@@ -179,5 +179,5 @@ alter table faultline.journal add constraint known_event check (event in (
   'attempt_failed', 'lease_reaped', 'stale_write_blocked', 'cancelled', 'retried', 'worker_lost', 'recovered', 'reconciled',
   'paused', 'resumed', 'api_key_added', 'api_key_revoked', 'setting_changed',
   'program_changed', 'started_over', 'forked', 'signalled', 'subscribed', 'unsubscribed',
-  'schedule_failed', 'expired', 'superseded', 'replaced', 'limit_changed', 'permits_recounted'
+  'schedule_failed', 'expired', 'superseded', 'replaced', 'limit_changed', 'permits_recounted', 'gave_way'
 )) not valid;
