@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline import Limit, Rate
+import pytest
+
+from faultline import Job, Limit, Rate
 from faultline.testing import drain, frozen_time
 
 if TYPE_CHECKING:
@@ -73,3 +75,28 @@ def test_delayed_jobs_without_a_group_in_a_queue_with_limits_are_advanced_to(app
 
         assert drain(app).succeeded == 0
         assert drain(app, advancing=time).succeeded == 2
+
+
+@pytest.mark.parametrize("ordered", [True, False, None])
+def test_time_is_not_advanced_to_the_end_of_a_wait_that_has_none(app: Faultline, ordered: bool | None) -> None:  # noqa: FBT001
+    if ordered is not None:
+        app.queue("ledger", each_group=Limit(ordered=ordered))
+
+    @app.task(queue="elsewhere")
+    async def credit() -> int:
+        return 1
+
+    @app.task(queue="ledger", group="a")
+    async def transfer(job: Job) -> int:
+        return await job.call(credit.options(group="b"))
+
+    app.declare()
+    with frozen_time(app) as time:
+        handle = transfer.enqueue()
+
+        assert drain(app, queue="ledger", advancing=time, timeout=20).succeeded == 0
+        assert drain(app, advancing=time).succeeded == 2
+        assert handle.result(5) == 1
+        ended = handle.job()
+        assert ended.finished_at is not None
+        assert (ended.finished_at - ended.created_at).total_seconds() < 60

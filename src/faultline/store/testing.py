@@ -181,13 +181,13 @@ def due_queues(queue: str | None = None) -> Statement[list[str]]:
 
 
 def next_due(queue: str | None = None) -> Statement[datetime | None]:
-    """When the next queued job is due; None if no job is queued."""
+    """When the next queued job is due; None if none is by the time alone. A wait for jobs lasts until the year 9999."""
     return Statement(
         name="next_due",
-        sql=f"{_QUEUED} select min(least("
+        sql=f"{_QUEUED} select nullif(min(least("
         "(select min(j.next_run_at) from faultline.jobs j where j.queue = q.name and j.state = 'queued'"
         " and (not q.limited or j.next_run_at > faultline.now())),"
-        " case when q.limited then faultline.next_turn(q.name) end)) from queued q",
+        " case when q.limited then faultline.next_turn(q.name) end)), '9999-01-01Z') from queued q",
         params=(queue,),
         read=value,
         repeatable=True,
