@@ -179,6 +179,8 @@ begin
         select case
           when g.are_all then null
           when f.are_first then s.ctids
+          -- Nothing lies behind them.
+          when s.seen <= s.taken then array(select p.ctid from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
           else faultline.pick_behind(
             shard.queue, s.group_key, s.head_priority, s.head_at, s.head_id, pick_groups.flows, pick_groups.due, s.taken,
             pick_groups.ctids
