@@ -255,10 +255,10 @@ def a_caller_that_knows_no_flows_gets_no_job_twice_beside_a_locked_row(sessions:
     q, user = sessions.open(), sessions.open()
     limit(q, "heavy", weight=100)
     put(q, "heavy", 1)
-    light = put(q, "light", 6)
+    light = put(q, "light", 12)
     _lock(user, light[4])
-    expect("granted", groups(take(q, 10, flows=False)), ["heavy", *["light"] * 5])
-    expect("counted", q.value("select holding from faultline.shards"), 6)
+    expect("granted", groups(take(q, 10, flows=False)), ["heavy", *["light"] * 9])
+    expect("counted", q.value("select holding from faultline.shards"), 10)
     user.rollback()
     expect_right_accounts(q)
 
