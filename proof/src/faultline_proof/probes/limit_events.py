@@ -36,6 +36,24 @@ def an_event_that_is_committed_late_is_heard(sessions: Sessions) -> None:
     expect("heard though it committed late", groups(take(q)), ["a"])
 
 
+@probe("guards.sql", "open_jobs", "free_permits", "reconcile")
+def a_running_job_whose_row_is_removed_gives_its_permits_back(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", concurrency=1)
+    put(q, "a", 2)
+    [held] = take(q)
+    sessions.hand.execute(
+        "insert into faultline.ledger select id, 7, now(), now(), now(), 0, 1, 5, 'w', queue, task, null, args, null"
+        " from faultline.open_jobs where id = %s",
+        held.job_id,
+    )
+    expect("removed, as after a restore", q.execute("select faultline.reconcile()"), [(held.job_id,)])
+    expect("the next", groups(take(q)), ["a"])
+    expect_right_accounts(q)
+    told = "select count(*) from faultline.journal where event = 'permits_recounted'"
+    expect("counted anew", q.value(told), 0)
+
+
 @probe("hear")
 def a_job_that_is_committed_late_runs_though_the_group_went_on(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()

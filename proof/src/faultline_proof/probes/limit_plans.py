@@ -176,6 +176,20 @@ def _expiry_reads_few(sessions: Sessions, begin: Callable[[Sessions], None]) -> 
         _reads_few(q, "expiry of one job", lambda: expect("expired", len(q.execute(_EXPIRES)), 1))
 
 
+@probe("plan", "wait_behind")
+def a_tick_that_waits_for_the_one_before_reads_no_others(sessions: Sessions) -> None:
+    q = sessions.open()
+    _begin_small(sessions)
+    waits = "select faultline.wait_behind(%s, %s)"
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            q.execute(waits, *put(q, None, 2))
+    put(q, None, _BACKLOG)
+    earlier, later = put(q, None, 2)
+    with q.unsaved():
+        _reads_few(q, "a tick that waits", lambda: expect("waits", q.value(waits, later, earlier), wanted=True))
+
+
 @probe("plan", "due_schedules", "schedules")
 def a_look_for_due_schedules_reads_those_that_are_due(sessions: Sessions) -> None:
     q = sessions.open()

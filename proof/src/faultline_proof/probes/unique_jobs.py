@@ -188,6 +188,18 @@ def a_replaced_job_goes_to_its_new_group(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
+@probe("renew_unique")
+def a_job_that_is_replaced_at_the_same_moment_leaves_its_group(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    unique = {"key": "k", "then": "replace"}
+    moved = ask(q, group="a", unique=unique)
+    expect("answer", ask(q, group="new", unique=unique), moved)
+    expect("granted", [(one.job_id, one.group) for one in take(q)], [(moved, "new")])
+    expect_right_accounts(q)
+
+
 @probe("renew_unique", "free_permits")
 def a_replaced_job_gives_back_what_it_kept_of_its_old_group(sessions: Sessions) -> None:
     q = sessions.open()

@@ -14,8 +14,6 @@ create or replace function faultline.renew_unique(
   group_key text
 ) returns void
 language plpgsql volatile
-set jit = off
-set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -1,10 +1,6 @@
 -- Whether a job waits for an open job of this group, by what it or others that it waits for have called.
 create or replace function faultline.waits_for_group(job_id uuid, queue text, group_key text) returns boolean
 language plpgsql volatile
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
