@@ -244,7 +244,10 @@ class JobSummary:
         return "waiting" if self.suspended else str(self.state)
 
     def waits_at(self, now: datetime) -> bool:
-        """Whether it is still suspended then: once its time has come, it waits for a permit or a worker, like any other."""
+        """Whether it is still suspended then: once its time has come, it waits for a permit or a worker, like any other.
+
+        :param now: The database's time.
+        """
         return self.suspended and (self.next_run_at is None or self.next_run_at > now)
 
 

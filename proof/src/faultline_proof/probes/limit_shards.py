@@ -115,7 +115,7 @@ def shards_start_no_more_together_than_the_burst_of_the_queue(sessions: Sessions
 
 
 @probe("lock_shard", "claim_within")
-def a_claim_goes_past_a_shard_that_somebody_holds(sessions: Sessions) -> None:
+def finding_14_a_claim_goes_past_a_shard_that_somebody_holds(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     declare(q, 2, each_group={"concurrency": 5})
     for n in range(8):

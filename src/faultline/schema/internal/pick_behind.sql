@@ -28,8 +28,9 @@ begin
       limit pick_behind.most + 100
     ) x
     join faultline.open_jobs r on r.ctid = x.row_id
-    -- Looked at again where somebody was faster. Said so that no index fits, as in pick_groups.
+    -- Looked at again where somebody was faster: it may be in another group by now. Said so that no index fits, as in pick_groups.
     where coalesce(r.in_group, false) and coalesce(r.state, '') = 'queued'
+      and coalesce(r.group_key, '') = pick_behind.group_key
     limit pick_behind.most
     for update of r skip locked
   );
