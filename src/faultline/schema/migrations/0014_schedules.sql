@@ -66,8 +66,6 @@ create index ticks_decided on faultline.ticks (decided_at);
 
 -- Digests of the declarations that a worker's code has. Null: it has not said, as workers of older builds.
 alter table faultline.workers add column schedules text[];
--- Schedules that its code declares otherwise than what is in force, when it last declared them: see declare_schedules.
-alter table faultline.workers add column waiting_schedules text[];
 -- Not valid, so that nobody waits while the whole journal is read: `migrate` validates it afterwards, beside running work.
 alter table faultline.journal drop constraint known_event;
 alter table faultline.journal add constraint known_event check (event in (

@@ -146,8 +146,6 @@ create table faultline.budgets (
   next_until timestamptz,
   -- Since then more may be taken than before: who was told to wait before that asks again.
   raised_at timestamptz,
-  -- Jobs that were locked when it was raised, and may wait for too long: see wake_takers.
-  asleep uuid[],
   primary key (name),
   constraint sane_budget check (length(name) between 1 and 100)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
@@ -179,5 +177,5 @@ alter table faultline.journal add constraint known_event check (event in (
   'attempt_failed', 'lease_reaped', 'stale_write_blocked', 'cancelled', 'retried', 'worker_lost', 'recovered', 'reconciled',
   'paused', 'resumed', 'api_key_added', 'api_key_revoked', 'setting_changed',
   'program_changed', 'started_over', 'forked', 'signalled', 'subscribed', 'unsubscribed',
-  'schedule_failed', 'expired', 'superseded', 'replaced', 'limit_changed', 'permits_recounted', 'gave_way'
+  'schedule_failed', 'expired', 'superseded', 'replaced', 'limit_changed', 'permits_recounted'
 )) not valid;
