@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,6 +14,8 @@ from faultline.core.errors import FaultlineError, IllegalTransition, JobNotFound
 
 if TYPE_CHECKING:
     import random
+    from collections import Counter
+    from collections.abc import Iterator
     from uuid import UUID
 
     from faultline.app.application import Faultline
@@ -28,7 +31,19 @@ _PARTS = 3
 _SIGNALS = 3
 
 
-def register(app: Faultline, chance: random.Random, options: dict[str, Any]) -> None:
+@contextmanager
+def own_locks(failures: Counter[str], job_id: UUID) -> Iterator[None]:
+    """A lock that a task's own statement does not get, sooner than our limit: in its transaction the task may have set a
+    shorter one, so that counts against it.
+    """
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable:
+        failures[str(job_id)] += 1
+        raise
+
+
+def register(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:
     @app.task(max_attempts=8, **options)
     async def part(of: int) -> int:
         await asyncio.sleep(chance.expovariate(2))
@@ -46,7 +61,8 @@ def register(app: Faultline, chance: random.Random, options: dict[str, Any]) -> 
         return of
 
     async def mark(tx: Transaction, job_id: UUID) -> str:
-        await tx.execute("insert into marks (job_id, name) values (%s, 'mark')", (job_id,))
+        with own_locks(failures, job_id):
+            await tx.execute("insert into marks (job_id, name) values (%s, 'mark')", (job_id,))
         return "marked"
 
     @app.task(max_attempts=8, **options)
@@ -55,9 +71,10 @@ def register(app: Faultline, chance: random.Random, options: dict[str, Any]) -> 
         await job.sleep(0.3 * (n % 5))
         parts = await job.map(part, [n * 100 + index for index in range(_PARTS)])
         price, stops = await job.gather(job.do(quote, n), job.call(stop, n))
-        async with job.transaction() as tx:
-            await tx.execute("insert into effects (job_id, token) values (%s, %s)", (job.id, job.fencing_token))
-            tx.complete([*parts, price, *stops])
+        with own_locks(failures, job.id):
+            async with job.transaction() as tx:
+                await tx.execute("insert into effects (job_id, token) values (%s, %s)", (job.id, job.fencing_token))
+                tx.complete([*parts, price, *stops])
 
     @app.task(max_attempts=8, **options)
     async def negotiate(job: Job, n: int) -> list[int]:
