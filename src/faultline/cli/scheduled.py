@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.cli.checks import Finding, Level
-from faultline.drawing.words import number_of, span
+from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,10 +30,8 @@ def schedules(lines: Sequence[ScheduleLine]) -> Iterator[Finding]:
                 "schedules", level, f"and {len(those) - _NAMED_MAX:,} more are {state}", "list: faultline schedules"
             )
     for line in [line for line in lines if line.declared_otherwise][:_NAMED_MAX]:
-        who = number_of(line.declared_otherwise, "living worker declares", "living workers declare")
-        fact = f"{line.name}: {who} it otherwise than what is in force"
         todo = "as it should be while you deploy; otherwise two programs have schedules of one name: rename one of them"
-        yield Finding("schedules", Level.NOTE, fact, todo)
+        yield Finding("schedules", Level.NOTE, f"{line.name}: {line.other_code}", todo)
     for line in lines:
         paused = 0.0 if line.paused_at is None else (line.clock - line.paused_at).total_seconds()
         if paused > _PAUSED_LONG_SECONDS:

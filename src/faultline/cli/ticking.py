@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from faultline.cli import screen
-from faultline.drawing.words import number_of, span
+from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +57,7 @@ def facts(line: ScheduleLine, local: Callable[[datetime], str]) -> Iterator[Text
         "policy": f"catch up {line.catch_up}{late}; overlap {line.overlap}"
         + (f"; jitter up to {span(line.jitter_seconds)}" if line.jitter_seconds else ""),
         "from": source + (", changed at run time" if line.overridden else ""),
-        "but": said_otherwise(line),
+        "but": line.other_code,
         "changed": ", ".join(filter(None, (screen.since(line.changed_at, line.clock), line.changed_by, line.reason))),
         "error": line.last_error or "",
     }
@@ -66,13 +66,6 @@ def facts(line: ScheduleLine, local: Callable[[datetime], str]) -> Iterator[Text
             yield Text.assemble((f"{name:8}", "quiet"), " ".join(value.split()))
     for at in line.upcoming(5):
         yield Text.assemble(("next    ", "quiet"), f"{local(at)}  ", (screen.since(at, line.clock), "quiet"))
-
-
-def said_otherwise(line: ScheduleLine) -> str:
-    if not line.declared_otherwise:
-        return ""
-    who = number_of(line.declared_otherwise, "living worker declares", "living workers declare")
-    return f"{who} it otherwise, and will be heard when no worker has the declaration in force any more"
 
 
 def tick_table(ticks: Sequence[TickState], now: datetime, local: Callable[[datetime], str]) -> Table:

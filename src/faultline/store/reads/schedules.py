@@ -90,6 +90,18 @@ class ScheduleLine:
         return f"every {self.every:g} s" if self.every is not None else f"at {self.at.isoformat() if self.at else '?'}"
 
     @property
+    def other_code(self) -> str:
+        """For people: how many living workers declare it otherwise than what is in force. Empty: none."""
+        if not self.declared_otherwise:
+            return ""
+        who = (
+            "1 living worker declares"
+            if self.declared_otherwise == 1
+            else f"{self.declared_otherwise:,} living workers declare"
+        )
+        return f"{who} it otherwise than what is in force"
+
+    @property
     def shown_job(self) -> dict[str, Json]:
         """The job for people. What is stored for the argument that gets the moment of the tick is no moment of a tick."""
         job = self.job if isinstance(self.job, dict) else {}

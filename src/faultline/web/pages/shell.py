@@ -63,7 +63,7 @@ environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_FILTERS = "ago clock count duration given headline moment number_of pretty rate short size stamp times words"
+_FILTERS = "ago clock count duration given headline moment pretty rate short size stamp times words"
 environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()} | {"signed": operate.signature}
 environment.globals["static"] = assets.address
 environment.globals["pages"] = [
