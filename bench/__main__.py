@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import catalog, install, stores, workloads
 from bench.processes import Failed
+from faultline_proof.bench.report import commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = words.only or (catalog.QUICK if words.quick else [system.name for system in catalog.ALL])
     systems = [system for system in catalog.ALL if system.name in names]
-    minutes = words.minutes or (2.5 if words.quick else 22)
+    minutes = words.minutes or (4 if words.quick else 22)
     with alone():
         _compare(words, systems, minutes)
 
@@ -71,7 +72,7 @@ def _compare(words: argparse.Namespace, systems: Sequence[System], minutes: floa
 
 def _words() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="four systems, two workloads, under three minutes")
+    parser.add_argument("--quick", action="store_true", help="four systems, three workloads, about four minutes")
     parser.add_argument("--minutes", type=float, help="measure for so long at the most; installing not counted")
     parser.add_argument("--rounds", type=int, help="rounds of the central workloads, while there is time")
     names = [system.name for system in catalog.ALL]
@@ -108,6 +109,7 @@ def result(
             "python": platform.python_version(),
             "load_at_end": os.getloadavg()[0],
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
         },
         "stores": {name: {"version": store.version, "settings": store.settings} for name, store in found.items()},
         "workloads": workloads.WORKLOADS,

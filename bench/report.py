@@ -1,4 +1,5 @@
-"""Write results as tables and pictures into the page on performance. `python -m bench.report RESULT.json …`, or `--print`.
+"""Write results as tables and pictures into the page on performance. `python -m bench.report RESULT.json …`; with `--print`
+they are only printed, with `--old` those are named that were measured long ago.
 
 Each result names its part (peers, limit, growth, flows, flow_peers, limits, limit_peers) and fills the section between that
 part's markers. The rest of the file is written by hand and stays. A part that has no result yet keeps what stands there.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ ROOT = HERE.parent
 PAGE = ROOT / "docs/explanation/performance.md"
 PICTURES = "performance"
 OURS = "Faultline"
+#: The figures of a result that is older may no longer be true.
+OLD_COMMITS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +122,24 @@ def measured_on(told: dict[str, Any]) -> str:
     )
     quick = " **A quick run: fewer systems and rounds.**" if told["quick"] else ""
     return (
-        f"Measured {machine['at'][:10]} on {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:g} GB; "
+        f"{when_measured(machine)} on {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:g} GB; "
         f"{stored}; {settings}.{quick} Bold: the median of the rounds, in brackets the least and the most."
     )
+
+
+def when_measured(machine: dict[str, Any]) -> str:
+    return f"Measured {machine['at'][:10]}" + (f" at commit {machine['commit']}" if machine.get("commit") else "")
+
+
+def old(path: Path) -> str | None:
+    """How old a result is that was measured more than so many commits ago. None: it is not, or nobody can know."""
+    told = json.loads(path.read_text())
+    command = ["git", "-C", str(ROOT), "rev-list", "--count", f"{told['machine'].get('commit')}..HEAD"]
+    counted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if counted.returncode != 0 or int(counted.stdout) <= OLD_COMMITS:
+        return None
+    when = when_measured(told["machine"]).lower()
+    return f"warning: {path.name} was {when}, {int(counted.stdout)} commits ago; measure again: make bench"
 
 
 def _draw(result: Result, pictures: Path) -> list[str]:
@@ -326,7 +345,7 @@ def figures(told: dict[str, Any], pictures: Path) -> str:
     pictures.mkdir(parents=True, exist_ok=True)
     machine = told["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores, PostgreSQL {machine['postgres']}"
-    parts = [f"Measured {machine['at'][:10]} on {where}."]
+    parts = [f"{when_measured(machine)} on {where}."]
     if told.get("figures"):
         rows = [
             [
@@ -411,6 +430,9 @@ def main(words: list[str]) -> None:
         for told in (json.loads(Path(word).read_text()) for word in words[1:]):
             with tempfile.TemporaryDirectory() as folder:
                 print(made(told, Path(folder)))
+        return
+    if words[:1] == ["--old"]:
+        print(*filter(None, (old(Path(word)) for word in words[1:])), sep="\n")
         return
     write([Path(word) for word in words])
 

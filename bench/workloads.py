@@ -33,8 +33,8 @@ WORKLOADS = {
     "args_1k": "no-op jobs with 1 KB of arguments, prefilled, one worker process",
     "args_100k": "no-op jobs with 100 KB of arguments, prefilled, one worker process",
 }
-CENTRAL = ("drain_1", "drain_2", "idle", "io")
-QUICK = ("drain_1", "idle")
+CENTRAL = ("drain_1", "drain_2", "idle", "io", "steady")
+QUICK = ("drain_1", "idle", "steady")
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ nitpick_ignore_regex = [
     # Type variables, and what only a type checker sees.
     (
         "py:class",
-        r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Around|OnJob|OnError|OnEnqueue|Opening|Graphs|TaskDecorator|Databases)",
+        r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Around|OnJob|OnError|OnEnqueue|Opening|Graphs|TaskDecorator|Databases|Pending|Mishap)",
     ),
 ]
 

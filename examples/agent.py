@@ -2,9 +2,9 @@
 
 Watch: every request to the model and every tool is a call that is remembered, so nothing is asked or done twice when a
 worker dies. The tool that deletes something first waits for a person, without a slot, for an hour at most. Once the
-conversation is long, the agent starts over with `Again`: the same job, with what it needs to know as its arguments and an
-empty history. The model is a stand-in (chat_stand_in.py) that speaks the usual protocol; for a real one, set MODEL_URL and
-what it needs as headers.
+conversation is long, the agent starts over with `ContinueAsNew`: the same job, with what it needs to know as its arguments
+and an empty history. The model is a stand-in (chat_stand_in.py) that speaks the usual protocol; for a real one, set
+MODEL_URL and what it needs as headers.
 
     export FAULTLINE_DSN=embedded:
     faultline migrate
@@ -24,11 +24,11 @@ from typing import Any
 
 import httpx
 
-from faultline import Again, Faultline, Job, JobHandle, Retries, Step
+from faultline import ContinueAsNew, Faultline, Job, JobHandle, Retries, Step
 
 app = Faultline()
 
-ROUNDS_MAX = 2  # small, to show `Again`; in earnest some hundred
+ROUNDS_MAX = 2  # small, to show `ContinueAsNew`; in earnest some hundred
 Message = dict[str, Any]
 customers = {1: "Ada", 2: "Grace"}
 
@@ -69,7 +69,7 @@ DANGEROUS = {"delete_customer"}
 
 
 @app.task(queue="agents")
-async def agent(job: Job, messages: list[Message]) -> str | Again:
+async def agent(job: Job, messages: list[Message]) -> str | ContinueAsNew:
     tokens = job.stream("tokens")
 
     @app.step(retries=Retries(5, on=RateLimited, first=0.05), timeout=120)
@@ -91,7 +91,7 @@ async def agent(job: Job, messages: list[Message]) -> str | Again:
             return str(move["content"]).strip()
         messages += await job.gather(*(job.branch(run_tool, job, asked) for asked in move["tool_calls"]))
     print("  starting over, with an empty history")
-    return Again(messages)  # with a real model: have it summarise them first
+    return ContinueAsNew(messages)  # with a real model: have it summarise them first
 
 
 def add_part(calls: dict[int, Message], part: Message) -> None:

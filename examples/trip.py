@@ -52,10 +52,21 @@ async def cancel_hotel(reference: str | None, city: str) -> None:
 
 
 @app.task(queue="trips")
+async def charge(city: str) -> str:
+    return f"C-{city}"
+
+
+@app.step
+async def refund(receipt: str | None, city: str) -> None:
+    print(f"  undo: charge {receipt or '(perhaps made)'} for {city}")
+
+
+@app.task(queue="trips")
 async def trip(job: Job, city: str) -> list[str]:
     async with job.saga() as saga:
         flight = await saga.do(book_flight, city, undo=cancel_flight)
         hotel = await saga.do(book_hotel, city, undo=cancel_hotel)
+        await saga.call(charge, city, undo=refund)
     return [flight, hotel]
 
 

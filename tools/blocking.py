@@ -27,6 +27,7 @@ GENERATED = {
     PACKAGE / "app/blocking_sagas.py": PACKAGE / "app/async_sagas.py",
     PACKAGE / "app/blocking_stepping.py": PACKAGE / "app/async_stepping.py",
     PACKAGE / "app/blocking_takes.py": PACKAGE / "app/async_takes.py",
+    PACKAGE / "app/blocking_transaction.py": PACKAGE / "app/async_transaction.py",
     PACKAGE / "app/later.py": PACKAGE / "app/async_flows.py",
     PACKAGE / "store/database.py": PACKAGE / "store/async_database.py",
     PACKAGE / "store/pool.py": PACKAGE / "store/async_pool.py",
@@ -35,16 +36,20 @@ GENERATED = {
 _NAMES = {
     "AbstractAsyncContextManager": "AbstractContextManager",
     "AsyncConnection": "Connection",
+    "AsyncCursor": "Cursor",
     "AsyncDatabase": "Database",
     "AsyncExitStack": "ExitStack",
     "AsyncIterator": "Iterator",
     "AsyncJoined": "Joined",
     "AsyncPool": "Pool",
     "AsyncPools": "Pools",
+    "AsyncRowFactory": "RowFactory",
+    "AsyncServerCursor": "ServerCursor",
     "Call": "BlockingCall",
     "Flows": "BlockingFlows",
     "Job": "BlockingJob",
     "Saga": "BlockingSaga",
+    "Transaction": "BlockingTransaction",
     "aacquired": "acquired",
     "abeside": "beside",
     "acalled": "called",
@@ -52,7 +57,8 @@ _NAMES = {
     "aconnect": "connect",
     "aenter": "enter",
     "ajoined": "joined",
-    "afirst": "first",
+    "agive_way": "break_group_deadlocks",
+    "ahappened": "happened",
     "alittle": "little",
     "apause": "pause",
     "apaused": "paused",
@@ -65,7 +71,10 @@ _NAMES = {
     "async_sagas": "blocking_sagas",
     "async_stepping": "blocking_stepping",
     "async_takes": "blocking_takes",
+    "async_transaction": "blocking_transaction",
     "asoon": "soon",
+    "astarted": "started",
+    "astopped": "stopped",
     "async_database": "database",
     "async_pool": "pool",
     "asynccontextmanager": "contextmanager",
@@ -74,6 +83,7 @@ _NAMES = {
     "auntil": "until",
     "current_task": "current_thread",
     "enter_async_context": "enter_context",
+    "push_async_exit": "push",
 }
 _DROPPED = {"async", "await"}
 #: Prose that is true of one side only.
@@ -83,6 +93,12 @@ _PROSE = {
         "A blocking client of one database, safe to share between threads. Connects when first used."
     ),
     "For the tasks of one event loop.": "For threads.",
+    "The transaction of `job.transaction()` in an `async def` task. It belongs to the asyncio task that opened it.": (
+        "The transaction of `job.transaction()` in a blocking task. It belongs to the thread that opened it."
+    ),
+    "It commits at the end of the `async with` block": "It commits at the end of the `with` block",
+    "is refused,\n    and so is a block that ends with a statement that was never awaited.": "is refused.",
+    "does: `await tx.execute": "does: `tx.execute",
     "  # being cancelled counts": "",
     "  # which never really waits: a cancellation would hide the error": "",
 }
@@ -90,7 +106,7 @@ _PROSE = {
 _CALL, _MAKE = re.compile(r"-> Call\[(.*)\]:"), re.compile(r"\bself\._make\(")
 #: `job.later` makes calls that do not run yet. It asks its job for them.
 _FLOWS = re.compile(r"class Flows\(Programs\):\n    .*\n")
-_LATER = '''class Later:
+_LATER = '''class DeferredCalls:
     """Makes calls for `job.gather` and `job.race`: `job.later.do(step)` is as `job.do(step)`, and does not run yet."""
 
     def __init__(self, job_id: UUID, make: Callable[..., Call[Any]], beside: Callable[..., tuple[Call[Any], ...]]) -> None:
@@ -102,12 +118,13 @@ _AT_ONCE = '''class Flows(Programs):
     """What a program calls. Each call runs at once; `later` makes those that run beside each other."""
 
     @property
-    def later(self) -> Later:
+    def later(self) -> DeferredCalls:
         """Makes calls for `gather` and `race`: `job.gather(job.later.do(one), job.later.do(other))`."""
-        return Later(self.id, self._make, self._beside)
+        return DeferredCalls(self.id, self._make, self._beside)
 '''
 #: What is awaited there is answered here.
 _AWAITABLE = re.compile(r"\bAwaitable\[([^\[\]]*)\]")
+_COROUTINE, _MUST_AWAIT = re.compile(r"\bCoroutine\[Any, Any, (.*\])\]"), re.compile(r" +@must_await\n")
 #: What takes both a function and an async one there takes only the first here: what is left of its overloads is the same.
 _SAME_OVERLOADS = re.compile(r"( +@overload\n +def .*: \.\.\.\n)\1")
 
@@ -132,7 +149,9 @@ def _shaped(source: Path, *, later: bool) -> str:
         return text
     if later:
         return _FLOWS.sub(_LATER, text)
-    text = text.replace("from faultline.app.options", "from faultline.app.later import Later\nfrom faultline.app.options", 1)
+    text = text.replace(
+        "from faultline.app.options", "from faultline.app.later import DeferredCalls\nfrom faultline.app.options", 1
+    )
     return _FLOWS.sub(_AT_ONCE, _MAKE.sub("self._make_now(", _CALL.sub(r"-> \1:", text)))
 
 
@@ -143,7 +162,8 @@ def exchanged(text: str) -> str:
     for row, start, end, new in reversed(edits):
         line = lines[row]
         lines[row] = line[:start] + new + line[end:]
-    result = _SAME_OVERLOADS.sub("", _AWAITABLE.sub(r"\1", "".join(lines)))
+    result = _MUST_AWAIT.sub("", _COROUTINE.sub(r"\1", _AWAITABLE.sub(r"\1", "".join(lines))))
+    result = _SAME_OVERLOADS.sub("", result)
     for ours, theirs in _PROSE.items():
         result = result.replace(ours, theirs)
     return result

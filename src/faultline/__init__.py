@@ -7,12 +7,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
     from faultline.app.async_sagas import Saga as Saga
+    from faultline.app.async_transaction import Transaction as Transaction
     from faultline.app.attempt import Attempt as Attempt
     from faultline.app.batches import BatchDecorator as BatchDecorator
     from faultline.app.blocking_job import BlockingJob as BlockingJob
     from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
-    from faultline.app.callee import Callee as Callee
-    from faultline.app.callee import OneByOne as OneByOne
+    from faultline.app.blocking_transaction import BlockingTransaction as BlockingTransaction
+    from faultline.app.callee import CallableTask as CallableTask
+    from faultline.app.callee import OneArgumentTask as OneArgumentTask
     from faultline.app.current import current_job as current_job
     from faultline.app.decorators import TaskDecorator as TaskDecorator
     from faultline.app.graphs import Flow as Flow
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
     from faultline.app.job import Job as Job
     from faultline.app.joined import JoinedApp as JoinedApp
     from faultline.app.joined import JoinedTask as JoinedTask
-    from faultline.app.later import Later as Later
+    from faultline.app.later import DeferredCalls as DeferredCalls
     from faultline.app.limits import Limits as Limits
     from faultline.app.migrating import migrate as migrate
     from faultline.app.options import Duration as Duration
     from faultline.app.options import TaskOptions as TaskOptions
-    from faultline.app.outcomes import Again as Again
     from faultline.app.outcomes import Cancel as Cancel
+    from faultline.app.outcomes import ContinueAsNew as ContinueAsNew
     from faultline.app.outcomes import Fail as Fail
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from faultline.app.streams import Stream as Stream
     from faultline.app.streams import StreamReader as StreamReader
     from faultline.app.tasks import Task as Task
-    from faultline.app.transaction import Transaction as Transaction
+    from faultline.app.transaction import JoinedTransaction as JoinedTransaction
     from faultline.app.uniqueness import Unique as Unique
     from faultline.core.errors import BudgetNotFound as BudgetNotFound
     from faultline.core.errors import ChildFailed as ChildFailed
@@ -75,13 +77,14 @@ if TYPE_CHECKING:
     from faultline.core.errors import SchemaBehind as SchemaBehind
     from faultline.core.errors import SchemaError as SchemaError
     from faultline.core.errors import SchemaMissing as SchemaMissing
+    from faultline.core.errors import SetupError as SetupError
     from faultline.core.errors import SignalTimeout as SignalTimeout
     from faultline.core.errors import StaleLease as StaleLease
     from faultline.core.errors import StatementTimeout as StatementTimeout
     from faultline.core.errors import StepFailed as StepFailed
-    from faultline.core.errors import Unprepared as Unprepared
     from faultline.core.errors import UnreadableJson as UnreadableJson
     from faultline.core.events import JsonLines as JsonLines
+    from faultline.core.events import TextLines as TextLines
     from faultline.core.events import log_events as log_events
     from faultline.core.limits import BudgetRecord as BudgetRecord
     from faultline.core.limits import Limit as Limit
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
     from faultline.core.settings import WorkerOptions as WorkerOptions
     from faultline.flow.calls import BlockingCall as BlockingCall
     from faultline.flow.calls import Call as Call
+    from faultline.flow.calls import Won as Won
     from faultline.store.reads.schedules import ScheduleLine as ScheduleLine
     from faultline.store.reads.schedules import TickLine as TickLine
     from faultline.store.verbs.graphs import Upstream as Upstream
@@ -106,22 +110,24 @@ if TYPE_CHECKING:
 _HOME = {
     "app.application": "Faultline",
     "app.async_sagas": "Saga",
+    "app.async_transaction": "Transaction",
     "app.attempt": "Attempt",
     "app.batches": "BatchDecorator",
     "app.blocking_job": "BlockingJob",
     "app.blocking_sagas": "BlockingSaga",
-    "app.callee": "Callee OneByOne",
+    "app.blocking_transaction": "BlockingTransaction",
+    "app.callee": "CallableTask OneArgumentTask",
     "app.current": "current_job",
     "app.decorators": "TaskDecorator",
     "app.graphs": "Flow FlowHandle FlowJob",
     "app.handle": "JobHandle",
     "app.job": "Job",
     "app.joined": "JoinedApp JoinedTask",
-    "app.later": "Later",
+    "app.later": "DeferredCalls",
     "app.limits": "Limits",
     "app.migrating": "migrate",
     "app.options": "Duration TaskOptions",
-    "app.outcomes": "Again Cancel Fail Retry Snooze",
+    "app.outcomes": "ContinueAsNew Cancel Fail Retry Snooze",
     "app.processes": "Processes",
     "app.queues": "QueueResource",
     "app.retrying": "Backoff",
@@ -129,22 +135,22 @@ _HOME = {
     "app.steps": "Retries Step StepDecorator",
     "app.streams": "Restarted Stream StreamReader",
     "app.tasks": "Task",
-    "app.transaction": "Transaction",
+    "app.transaction": "JoinedTransaction",
     "app.uniqueness": "Unique",
     "core.errors": (
         "BudgetNotFound ChildFailed ConfigError CostTooHigh DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
         "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
         "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound "
         "RecoverBlocked ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind "
-        "SchemaError SchemaMissing ScheduleNotFound SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
+        "SchemaError SchemaMissing ScheduleNotFound SignalTimeout StaleLease StatementTimeout StepFailed SetupError "
         "UnreadableJson"
     ),
-    "core.events": "JsonLines log_events",
+    "core.events": "JsonLines TextLines log_events",
     "core.limits": "BudgetRecord Limit LimitFields LimitRecord Rate",
     "core.model": "JobRecord JobState JobSummary Json Retention Submission",
     "core.running": "JobFilter",
     "core.settings": "WorkerOptions",
-    "flow.calls": "BlockingCall Call",
+    "flow.calls": "BlockingCall Call Won",
     "store.reads.schedules": "ScheduleLine TickLine",
     "store.verbs.graphs": "Upstream",
     "worker.worker": "Worker",
@@ -152,6 +158,11 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605 - the table above is the list
+
+
+def __dir__() -> list[str]:
+    """What completion and `dir(faultline)` show: the public names."""
+    return __all__
 
 
 def __getattr__(name: str) -> object:

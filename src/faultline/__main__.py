@@ -9,7 +9,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"click", "rich", "typer"}:
             raise
-        sys.exit(f"faultline: {error.name} is not installed; for the command line, run: pip install 'faultline-queue[cli]'")
+        sys.exit(
+            f"faultline: {error.name} is not installed; for the command line, run: pip install 'faultline-queue[cli]'"
+            " (with the dashboard and a private PostgreSQL: 'faultline-queue[all]')"
+        )
     run()
 
 

@@ -22,6 +22,7 @@ from faultline import (
     KeyConflict,
 )
 from faultline.core.errors import SchemaMissing
+from faultline.core.ids import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -96,6 +97,7 @@ def test_run_at_is_a_moment_whatever_its_time_zone(app: Faultline, charge: Task[
         ({"lease": 10**400}, "lease must be a number"),
         ({"keep_args": "no"}, "keep_args must be True or False"),
         ({"id": '","task":"injected'}, "id must be a UUID"),
+        ({"id": uuid4()}, "id must be a UUID of version 7"),
         ({"run_at": datetime.min.replace(tzinfo=UTC)}, "outside the years 1971 to 9998"),
         ({"colour": "red"}, "unknown option colour; the options are delay, "),
     ],
@@ -199,7 +201,7 @@ def test_the_same_key_gives_the_same_job_and_says_that_it_is_not_new(charge: Tas
 
 
 def test_a_callers_id_is_kept(charge: Task[Any, Any]) -> None:
-    job_id = uuid4()
+    job_id = Ids().new()
 
     assert charge.options(id=job_id).enqueue(42).id == job_id
     assert charge.options(id=job_id).enqueue(42).created is False
@@ -270,7 +272,7 @@ def test_what_to_cancel_must_be_said(app: Faultline) -> None:
         app.cancel_jobs(reason="all of them")
     with pytest.raises(JobRejected, match="a job that has failed cannot be cancelled"):
         app.cancel_jobs(state="failed")
-    with pytest.raises(JobRejected, match="'open' is no state of a job"):
+    with pytest.raises(JobRejected, match="'open' is not a state of a job"):
         asyncio.run(app.acancel_jobs(state="open"))
 
 

@@ -27,7 +27,7 @@ import msgspec
 import pydantic
 import pytest
 
-from faultline import Again, BlockingJob, Faultline, Job, JobFailed, JobRejected, Submission, Task
+from faultline import BlockingJob, ContinueAsNew, Faultline, Job, JobFailed, JobRejected, Submission, Task
 from tests.flow.running import ended
 
 if TYPE_CHECKING:
@@ -210,9 +210,9 @@ def test_arguments_are_read_whichever_way_the_job_was_enqueued(app: Faultline, w
     @app.task
     async def anew(order: Order, rounds: int) -> Any:
         got.append(order)
-        return Again(order, rounds=rounds - 1) if rounds else None
+        return ContinueAsNew(order, rounds=rounds - 1) if rounds else None
 
-    app.subscribe()
+    app.declare()
     made: dict[str, Any] = {
         "enqueue": lambda: ship.enqueue(ORDER),
         "graph": lambda: _graph(app, ship),
@@ -293,7 +293,7 @@ def test_what_would_arrive_as_something_else_is_refused_where_it_is_enqueued(app
         (unknown, ORDER, "x is a Order and would arrive as a dict; its annotation 'Fraction' names what is not there"),
         (paid, "text", "order does not fit its annotation: 'text' is not dict"),
         (paid, {"number": 1}, "order does not fit its annotation: {'number': 1} is not Order: it lacks the field items"),
-        (bare, object(), "x is a object. Pass text, numbers, lists and dicts"),
+        (bare, object(), "x is an object. Pass text, numbers, lists and dicts"),
         (bare, b"x", "x is a bytes and would arrive as a str"),
         (bare, {1, 2}, "x is a set and would arrive as a list"),
         (bare, Place(1, 2), "x is a Place and would arrive as a list"),

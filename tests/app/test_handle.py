@@ -8,7 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from faultline import DatabaseUnavailable, Faultline, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from faultline import (
+    DatabaseUnavailable,
+    Faultline,
+    IllegalTransition,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    JobState,
+    ResultTimeout,
+)
 from faultline.store import verbs
 from faultline.store.database import Database
 
@@ -68,7 +77,9 @@ def test_a_cancelled_job_raises(app: Faultline, work: Task[Any, Any]) -> None:
 def test_waiting_ends_after_the_timeout_and_the_job_goes_on(work: Task[Any, Any]) -> None:
     handle = work.enqueue(1)
 
-    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s: .* It goes on: call result\(\) again later"):
+    with pytest.raises(
+        ResultTimeout, match=r"has not ended within 0\.05 s: .* The job was not stopped: call result\(\) again later"
+    ):
         handle.result(0.05)
     with pytest.raises(ResultTimeout):
         asyncio.run(handle.aresult(0.05))
@@ -92,9 +103,9 @@ def test_waiting_that_ends_says_how_far_the_job_is(queue: Driver, work: Task[Any
     lease = queue.claim_one()
     shown = told(lambda: asyncio.run(handle.aresult(1)))
     assert f"it is running, attempt 1 of 5, on {lease.owner}. " in shown
-    assert shown.endswith(f"What it waits for: faultline job {handle.id}")
+    assert shown.endswith(f"To see why: faultline job {handle.id}")
     queue.fail(lease, error="RuntimeError: no route\n  at line 1", delay=60)
-    assert f"it is queued, due at {due_at()}; attempt 1 of 5 ended with: RuntimeError: no route. It" in told(
+    assert f"it is queued, due at {due_at()}; attempt 1 of 5 ended with: RuntimeError: no route. The" in told(
         lambda: handle.result(1)
     )
 
@@ -175,3 +186,32 @@ def test_the_pollers_thread_ends_when_nobody_waits(app: Faultline, queue: Driver
     while app.poller._running:  # noqa: SLF001
         pass
     assert handle.result(20) is None
+
+
+def test_a_handle_cancels_and_retries_its_job(app: Faultline, work: Task[[int], int]) -> None:
+    handle = work.enqueue(1)
+
+    assert handle.cancel("a mistake", by="ada") is JobState.CANCELLED
+    assert handle.job().last_error == "cancelled: a mistake"
+    assert handle.retry(by="ada") is JobState.QUEUED
+    with pytest.raises(IllegalTransition, match="only a failed or cancelled job can be retried"):
+        handle.retry()
+
+
+def test_a_handle_cancels_and_retries_its_job_in_async_programs(app: Faultline, work: Task[[int], int]) -> None:
+    async def program() -> list[JobState]:
+        handle = await work.aenqueue(1)
+        states = [await handle.acancel(), await handle.aretry(reason="after all")]
+        await app.async_database.close()
+        return states
+
+    assert asyncio.run(program()) == [JobState.CANCELLED, JobState.QUEUED]
+
+
+def test_the_handle_of_a_graph_cancels_and_retries_all_of_it(app: Faultline, work: Task[[int], int]) -> None:
+    flow = app.flow()
+    flow.add(work, 1)
+    handle = flow.enqueue()
+
+    assert handle.cancel() is JobState.CANCELLED
+    assert handle.retry() is JobState.QUEUED

@@ -1,4 +1,4 @@
-"""The pages on types and retries show programs that run as printed."""
+"""The pages on types, retries and sagas show programs that run as printed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import Faultline, Job
+from faultline.testing import drain, frozen_time
 from faultline.values import kinds, reading
 from tests.worker.working import results
 
@@ -66,3 +67,51 @@ def test_the_page_on_retries_declares_what_it_says(dsn: str, monkeypatch: pytest
     assert [tasks["fetch"].backoff(n) for n in (1, 2, 9)] == [5, 15, 600]
     assert tasks["charge_once"].rules.final(page["BadCard"]()) is not None
     assert tasks["charge_again"].rules.final(page["RateLimited"]()) is None
+
+
+def test_the_page_on_changed_parameters_runs_the_jobs_of_each_deployment(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs that a version enqueues run with that version and with the next one; the last one names what is missing."""
+    blocks = re.findall(r"```python\n(.*?)```", (PAGES / "change-a-task.md").read_text(), re.DOTALL)
+    versions: list[Any] = []
+    for block in blocks:
+        names: dict[str, Any] = {"app": Faultline(dsn)}
+        exec(compile(block, "page", "exec", dont_inherit=True), names)  # noqa: S102 - it is our own page
+        versions.append(names["app"])
+    first, added, both, last = versions
+
+    old, new = [added.tasks["invoice"].enqueue(customer=1)], [both.tasks["invoice"].enqueue(customer_id=2)]
+    older = first.tasks["invoice"].enqueue(1)
+
+    assert results(both, [both.handle(one.id) for one in (*old, *new, older)]) == [
+        "invoice for 1 in EUR", "invoice for 2 in EUR", "invoice for 1 in EUR",
+    ]  # fmt: skip
+    last_one = both.tasks["invoice"].enqueue(customer_id=3)
+    assert results(last, [last.handle(last_one.id)]) == ["invoice for 3 in EUR"]
+    for one in versions:
+        one.close()
+
+
+def test_the_page_on_retries_gives_the_same_answers_in_every_run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = program("retries", dsn, monkeypatch, datetime=datetime, UTC=UTC)
+
+    with page["app"] as app, frozen_time(app) as time:
+        handles = [app.tasks["order"].enqueue(order) for order in (12, 13, 14)]
+        drain(app, advancing=time)
+        found = [handle.result(5) for handle in handles]
+
+    assert found == ["paid", "funds, 4.20 are missing", "ask a person: ConnectionError"]
+
+
+def test_the_page_on_sagas_catches_what_a_step_declares(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Faultline(dsn)
+    named = {
+        name: steps.step(name=name)(lambda *_: "booked")
+        for name in ("book_flight", "book_hotel", "cancel_flight", "cancel_hotel")
+    }
+    page = program("sagas", dsn, monkeypatch, **named)
+
+    with page["app"] as app, frozen_time(app) as time:
+        handle = app.tasks["weekend"].enqueue("Lisbon")
+        drain(app, advancing=time)
+
+        assert handle.result(5) == "room in Sintra"

@@ -270,7 +270,7 @@ def test_a_jobs_session_has_the_workers_timeouts(app: Faultline, kind: str) -> N
     @task_of(app, kind, max_attempts=1)
     async def look(job: Job) -> Any:
         async with job.transaction() as tx:
-            return list(await (await tx.execute(ask)).fetchone())
+            return list(await (await tx.execute(ask)).fetchone() or ())
 
     assert results(app, [look.enqueue()]) == [["1min", "10s", "2s"]]
 

@@ -157,10 +157,12 @@ def test_what_belongs_into_a_transaction_goes_on_working(app: Faultline, queue: 
             async with tx.cursor(row_factory=dict_row) as cursor:
                 await cursor.execute("select n from paid")
                 rows = [row async for row in cursor]
-            async with tx.cursor() as cursor, cursor.copy("copy paid from stdin") as copy:
+            async with tx.cursor() as plain, plain.copy("copy paid from stdin") as copy:
                 await copy.write_row((4,))
             await child.using(tx).aenqueue()
-            tx.complete([rows, (await (await tx.execute("select count(*) from paid")).fetchone())[0]])
+            counted = await (await tx.execute("select count(*) from paid")).fetchone()
+            assert counted is not None
+            tx.complete([rows, counted[0]])
 
     @app.task(name="blocking", max_attempts=1)
     def pay_blocking(job: BlockingJob) -> Any:
@@ -175,10 +177,12 @@ def test_what_belongs_into_a_transaction_goes_on_working(app: Faultline, queue: 
             with tx.cursor(row_factory=dict_row) as cursor:
                 cursor.execute("select n from paid")
                 rows = list(cursor)
-            with tx.cursor() as cursor, cursor.copy("copy paid from stdin") as copy:
+            with tx.cursor() as plain, plain.copy("copy paid from stdin") as copy:
                 copy.write_row((4,))
             child.using(tx).enqueue()
-            tx.complete([rows, tx.execute("select count(*) from paid").fetchone()[0]])
+            counted = tx.execute("select count(*) from paid").fetchone()
+            assert counted is not None
+            tx.complete([rows, counted[0]])
 
     assert results(app, [app.tasks[kind].enqueue()]) == [[[{"n": 1}], 2]]
     assert queue.value("select array_agg(n order by n) from paid") == [1, 4]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -16,12 +17,17 @@ import pytest
 
 import faultline
 from faultline import ConfigError, Faultline, FaultlineError, JobRejected, Limit, Rate
+from tests.worker.working import logged
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable
+
+    from faultline import BlockingJob, Job
 
 #: Without its types, which a type checker would hold against these calls.
 faultline_: Any = faultline
+JOB_ID = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
@@ -160,7 +166,7 @@ DECLARED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda app: app.schedule("0 9 * nov-feb *"), 'write "nov-dec,jan-feb"'),
     (lambda app: app.schedule("0 22-2/2 * * *"), "A range goes up, and not over the end$"),
     (lambda app: app.schedule("0 22-99 * * *"), "It may be 0 to 23"),
-    (lambda app: app.schedule("0 9 * * *", tz=""), "no time zone"),
+    (lambda app: app.schedule("0 9 * * *", tz=""), 'the time zone "" is whatever each host says'),
     (lambda app: app.schedule("0 9 * * *", tz="Berlin"), 'did you mean "Europe/Berlin"'),
     (lambda app: app.schedule("0 9 * * *", tz="europe/berlin"), 'did you mean "Europe/Berlin"'),
     (lambda app: app.schedule("0 9 * * *", tz=timezone(timedelta(hours=2))), "tz must be the name of a time zone"),
@@ -170,6 +176,9 @@ DECLARED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda app: app.schedule(at=datetime(2027, 1, 1)), "at 2027-01-01T00:00:00 has no time zone; add one"),  # noqa: DTZ001
     (lambda app: app.schedule(every=60, timezone="UTC"), "unknown option timezone; the options are at, .*, tz"),
     (lambda app: app.schedule(every=60, expires=5), r"expires is an option of the task, not of its schedule: @app.task"),
+    (lambda app: app.task("send"), r"@app.task takes a function, not 'send'; options go by name: @app.task\(name=...\)"),
+    (lambda app: app.worker("mail"), r"queues must be a dict of names and numbers, .* not 'mail'"),
+    (lambda app: app.worker(["mail"]), r"queues must be a dict of names and numbers, .* not \['mail'\]"),
     (lambda app: app.schedule(every=60, args="eu"), r"write args=\('eu',\)"),
     (lambda app: app.schedule(every=60, args=(1, 2, 3, 4))(task_of(app)), "schedule send: .*too many positional"),
 ]  # fmt: skip
@@ -200,6 +209,9 @@ SUBMITTED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda app: task_of(app).options(group="tenant-{tenant_id}"), r"fill it: options\(group=f'tenant-{tenant_id}'\)"),
     (lambda app: task_of(app).options(group="{to.city}"), r"put the template into @app.task\(group"),
     (lambda app: task_of(app).options(unique="running"), "unique must be"),
+    (lambda app: app.enqueue_many([task_of(app)]), r"takes jobs as task.bind\(...\) makes them, not <Task send>"),
+    (lambda app: app.enqueue_many([None]), r"enqueue_many takes jobs as task.bind\(...\) makes them, not None"),
+    (lambda app: app.handle(JOB_ID).result(timeout="1"), "timeout must be a number of seconds or a timedelta, not '1'"),
 ]  # fmt: skip
 
 
@@ -221,3 +233,79 @@ def test_a_time_zone_may_be_an_object() -> None:
 
 def test_braces_that_name_no_argument_are_part_of_a_group() -> None:
     assert task_of(Faultline("postgresql://nowhere")).options(group="{literally}").bind(1).group == "{literally}"
+
+
+async def _async_with_blocking(job: BlockingJob) -> None: ...
+def _blocking_with_async(job: Job) -> None: ...
+def _blocking_with_optional(it: Job | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (_async_with_blocking, "is `async def` and takes job: BlockingJob; write `job: Job`, or make the task `def`"),
+        (_blocking_with_async, "is `def` and takes job: Job; write `job: BlockingJob`, or make the task `async def`"),
+        (_blocking_with_optional, "is `def` and takes it: Job; write `it: BlockingJob`"),
+    ],
+)
+def test_a_job_of_the_other_kind_is_refused_where_the_task_is_declared(fn: Callable[..., Any], why: str) -> None:
+    app = Faultline("postgresql://nowhere")
+
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        app.task(fn)
+
+
+def test_a_job_of_either_kind_or_without_an_annotation_may_be_declared() -> None:
+    app = Faultline("postgresql://nowhere")
+
+    @app.task
+    def either(job: Job | BlockingJob) -> None: ...
+
+    @app.task
+    def unannotated(job) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001
+
+    assert either.takes_job
+    assert unannotated.takes_job
+
+
+def test_a_name_that_is_nearly_that_of_a_task_is_warned_about_and_enqueued(app: Faultline) -> None:
+    @app.task
+    def hello() -> None: ...
+
+    with pytest.warns(RuntimeWarning, match="no task helo is registered here; did you mean hello?"):
+        handle = app.enqueue("helo")
+
+    assert handle.job().task == "helo"
+
+
+def test_waiting_for_a_result_on_an_event_loop_is_warned_about(app: Faultline) -> None:
+    handle = app.enqueue("elsewhere")
+
+    async def program() -> None:
+        text = r"until the job has ended\. Write `await \.\.\.aresult"
+        with pytest.warns(RuntimeWarning, match=text), pytest.raises(faultline.ResultTimeout):
+            handle.result(timeout=0.1)
+
+    asyncio.run(program())
+
+
+def test_a_served_queue_that_no_task_uses_is_warned_about(app: Faultline, log: io.StringIO) -> None:
+    @app.task(queue="mail")
+    def send() -> None: ...
+
+    async def program() -> None:
+        async with app.worker({"mail": 1, "mial": 1}):
+            pass
+
+    asyncio.run(program())
+
+    (warning,) = logged(log, "queue_unused")
+    assert (warning["level"], warning["queue"], warning["used"]) == ("warning", "mial", "mail")
+
+
+def test_dir_lists_the_public_names_and_each_error_says_what_it_is() -> None:
+    assert dir(faultline) == sorted(faultline.__all__)
+    errors = [one for name in faultline.__all__ if issubclass(type(one := getattr(faultline, name)), type)]
+    texts = [one.__dict__.get("__doc__") for one in errors if issubclass(one, FaultlineError)]
+    assert all(texts)
+    assert len(set(texts)) == len(texts)

@@ -318,9 +318,18 @@ UNSTORABLE: dict[str, Callable[[], Any]] = {
     "a NUL": lambda: "a\x00b",
     "half a character": lambda: "\ud800",
     "too large": lambda: "x" * 1_100_000,
-    "a coroutine": lambda: asyncio.sleep(0),
     "a number beyond JSON": lambda: 10**400,
 }
+
+
+def test_a_coroutine_that_the_task_returns_fails_it_with_what_to_write(app: Faultline) -> None:
+    @app.task(max_attempts=5, backoff=lambda _: 0)
+    async def pay() -> Any:
+        return asyncio.sleep(0)
+
+    (error,) = results(app, [pay.enqueue()])
+
+    assert "the task returned sleep(...), which was not awaited; write `return await sleep(...)`" in str(error)
 
 
 @pytest.mark.parametrize("what", UNSTORABLE)
@@ -336,7 +345,7 @@ def test_a_result_that_cannot_be_stored_fails_once_and_for_good(app: Faultline, 
     (error,) = results(app, [pay.enqueue()])
 
     assert isinstance(error, JobFailed)
-    assert "its result cannot be stored" in str(error)
+    assert "cannot be stored" in str(error)
     assert "Return a small JSON value" in str(error)
     assert runs == 1
 

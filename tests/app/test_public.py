@@ -29,10 +29,10 @@ ROOT = Path(__file__).parents[2]
 INNER: set[str] = runpy.run_path(str(ROOT / "docs/conf.py"))["INNER"]
 #: Made by Faultline, never by a program.
 GIVEN = {
-    "Attempt", "BatchDecorator", "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "Callee", "Job", "JobHandle",
-    "Later", "OneByOne", "Saga", "Step", "StepDecorator", "Flow", "JoinedApp", "JoinedTask", "FlowHandle", "FlowJob",
-    "Stream", "StreamReader", "Limits", "QueueResource", "ScheduleLine", "Schedules", "TickLine",
-    "Upstream", "Task", "TaskDecorator", "Transaction", "Worker",
+    "Attempt", "BatchDecorator", "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "CallableTask", "Job", "JobHandle",
+    "DeferredCalls", "OneArgumentTask", "Saga", "Step", "StepDecorator", "Flow", "JoinedApp", "JoinedTask", "FlowHandle",
+    "FlowJob", "Stream", "StreamReader", "Limits", "QueueResource", "ScheduleLine", "Schedules", "TickLine",
+    "Upstream", "Task", "TaskDecorator", "Transaction", "BlockingTransaction", "JoinedTransaction", "Worker",
 }  # fmt: skip
 #: Of these, programs may use what the reference names.
 NAMED = dict(

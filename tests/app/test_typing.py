@@ -14,14 +14,15 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Never, TypeVar, assert_type
 import sqlalchemy
 import sqlalchemy.ext.asyncio as sa_async
 import sqlalchemy.orm as sa_orm
 from psycopg import AsyncConnection, Connection
+from psycopg.rows import dict_row
 from faultline import Attempt, BlockingJob, Cancel, Faultline, Job, JobHandle, Retention, Retry, Snooze, Submission, Task
-from faultline import Transaction, Worker, WorkerOptions
+from faultline import BlockingTransaction, JoinedTransaction, Transaction, Worker, WorkerOptions
 
 app = Faultline("x")
 
@@ -91,12 +92,32 @@ async def good(
     app.using(blocking).enqueue_many([ship.bind(1)])
     assert_type(ship.bind(1), Submission)
     assert_type(app.worker({"mail": 50}, grace_seconds=5, retention=Retention(ledger=3600)), Worker)
-    options: WorkerOptions = {"silence_seconds": 60.0}
+    options: WorkerOptions = {"loop_timeout_seconds": 60.0}
     app.run_worker(**options)
 
 async def write(job: Job) -> None:
     async with job.transaction() as tx:
         assert_type(tx, Transaction)
+        assert_type(await (await tx.execute("select %s", (1,))).fetchone(), tuple[Any, ...] | None)
+        async with tx.cursor(row_factory=dict_row) as cursor:
+            assert_type(await cursor.fetchone(), dict[str, Any] | None)
+        tx.execute("select 1")  # refused: not awaited
+        job.progress(1)  # refused: not awaited
+        charge.aenqueue(1)  # refused: not awaited
+        await charge.using(tx).aenqueue(1)
+
+async def write_with_sqlalchemy(job: Job, session: sa_async.AsyncSession) -> None:
+    async with job.transaction(session) as tx:
+        assert_type(tx, JoinedTransaction)
+        tx.execute("select 1")  # refused: through the session
+
+def write_in_a_thread(job: BlockingJob, session: sa_orm.Session) -> None:
+    with job.transaction() as tx:
+        assert_type(tx, BlockingTransaction)
+        assert_type(tx.execute("select %s", (1,)).fetchone(), tuple[Any, ...] | None)
+        charge.using(tx).enqueue(1)
+    with job.transaction(session) as joined:
+        joined.complete()
 
 @app.task
 async def wait(n: int) -> str | Retry | Snooze | Cancel:
@@ -135,6 +156,19 @@ def outcomes_are_no_results() -> None:
     assert_type(look.enqueue(1).result(), Any)
     assert_type(registered(b"").enqueue(1).result(), bytes)
 
+async def calls(job: Job) -> None:
+    assert_type(await charge(job, 42), dict[str, int])
+    called: Coroutine[Any, Any, dict[str, int]] = charge(job, 42)
+    await called
+    charge(job, 42)  # refused: not awaited
+    assert_type(await charge.options(delay=60)(job, 42), dict[str, int])
+    waited = await wait(1)
+    if isinstance(waited, str):
+        assert_type(waited, str)
+    waited.upper()  # refused: it may be an outcome
+    charge(job, 42).items()  # refused: not awaited
+    assert_type(look(1), Any)
+
 async def draft(n: int) -> str:
     return ""
 
@@ -165,7 +199,6 @@ def bad(blocking: Connection, orm: sa_orm.Session, engine: sqlalchemy.Engine, un
     ship.options(priority="high")  # refused: str for int
     x: int = ship.enqueue(1).result()  # refused: result is str
     wait.enqueue("1")  # refused: str for int
-    look.enqueue("1")  # refused: str for int
     y: int = wait.enqueue(1).result()  # refused: result is str
     app.worker(grace=5)  # refused: unknown option
     app.worker(grace_seconds="5")  # refused: str for float

@@ -98,6 +98,47 @@ def bad(order: Order, model: Model, struct: Struct) -> None:
     Fail(404)  # refused: a number
 """
 
+#: What mypy does not know: see `Returned`.
+OF_CALLS = """
+from typing import Any, assert_type
+from faultline import BlockingJob, Cancel, Faultline, JobHandle, Task
+
+app = Faultline("x")
+
+@app.task
+def ship(order_id: int) -> str:
+    return ""
+
+@app.task(executor="process")
+def render(page: int) -> dict[str, Any]:
+    return {}
+
+@app.task(max_attempts=5)
+def count(job: BlockingJob, n: int) -> list[int] | Cancel:
+    return Cancel()
+
+@app.task
+def look(n: int) -> Any:
+    return n
+
+def good(job: BlockingJob) -> None:
+    assert_type(ship(42), str)
+    assert_type(ship.options(delay=60)(42), str)
+    assert_type(render(1), dict[str, Any])
+    assert_type(look(1), Any)
+    counted = count(job, 1)
+    if isinstance(counted, list):
+        assert_type(counted, list[int])
+    kept: Task[[int], str] = ship
+    assert_type(kept.enqueue(order_id=42), JobHandle[str])
+    assert_type(count.enqueue(1), JobHandle[list[int]])
+
+def bad(job: BlockingJob) -> None:
+    price: int = ship(42)  # refused: it returns str
+    count(job, 1).sort()  # refused: it may be an outcome
+    look.enqueue("1")  # refused: str for int
+"""
+
 OF_EXAMPLES = """
 from typing import assert_type
 import sqlalchemy.orm
@@ -124,7 +165,7 @@ async def bad(job: Job, session: AsyncSession, blocking: sqlalchemy.orm.Session)
     await job.call(transfer, "ada", 3, "bob")  # refused: in another order
 """
 
-PROGRAMS = {"tasks": OF_TASKS, "flows": OF_FLOWS, "types": OF_TYPES, "of_examples": OF_EXAMPLES}
+PROGRAMS = {"tasks": OF_TASKS, "flows": OF_FLOWS, "types": OF_TYPES, "of_examples": OF_EXAMPLES, "calls": OF_CALLS}
 #: Where pyright says `Unknown`, which is as good as Any, and mypy knows more; and what only it calls an error.
 LESS = ("JobHandle[Never]", 'saga.do(count, "x", undo=uncount), int)')
 #: Of wrong programs, which are not used; and of pages, which repeat an import.

@@ -76,6 +76,14 @@ PIECES = {
             @app.step
             async def cancel_hotel(reference: str | None, city: str) -> None: ...
             """,
+        "charge": """
+            @app.task
+            def charge(city: str) -> str: return ""
+            """,
+        "refund": """
+            @app.step
+            async def refund(receipt: str | None, city: str) -> None: ...
+            """,
     },
     "signals": {
         "dataclass": "from dataclasses import dataclass",

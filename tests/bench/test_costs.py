@@ -40,11 +40,11 @@ STATEMENTS_MAX = 25
 #: What a worker sends by the clock or once, however many jobs there are.
 BY_THE_CLOCK = {
     "due_schedules",
-    "try_changed",
+    "wake_changed_programs",
     "declare_queue",
     "limited",
-    "fold",
-    "beat",
+    "maintain_limits",
+    "heartbeat",
     "tally",
     "sample",
     "resolve",
@@ -55,7 +55,7 @@ BY_THE_CLOCK = {
     "prune",
     "roll_up",
     "reconcile",
-    "leave",
+    "unregister_worker",
     "renew",
     "announce",
     # What a claim was granted that was on its way when the worker stopped.
@@ -104,7 +104,7 @@ def test_one_needless_write_per_job_is_noticed(quiet_dsn: str) -> None:
     with Database(quiet_dsn).connect() as connection:
         row = connection.execute("select pg_get_functiondef('faultline.complete'::regproc)").fetchone()
         assert row is not None
-        work = "perform faultline.as_verb('complete');"
+        work = "perform faultline.set_current_verb('complete');"
         needless = "update faultline.open_jobs j set renewals = j.renewals + 1 where j.id = any (complete.job_ids);"
         assert work in row[0]
         connection.execute(row[0].replace(work, f"{work} {needless}").encode())

@@ -41,7 +41,7 @@ def test_a_part_that_fails_leaves_the_others(dsn: str, monkeypatch: pytest.Monke
         raise RuntimeError("no disk")
 
     monkeypatch.setitem(limits.PARTS, "queue", fails)
-    monkeypatch.setattr(limits, "PARTS", {name: limits.PARTS[name] for name in ("queue", "fold")})
+    monkeypatch.setattr(limits, "PARTS", {name: limits.PARTS[name] for name in ("queue", "maintain_limits")})
 
     figures = limits.measure(dsn, effort=SMALL, tell=lambda _: None).figures
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,39 @@ def a_result(**changed: Any) -> dict[str, Any]:
         "measurements": found,
         **changed,
     }
+
+
+def test_a_result_says_at_which_commit_it_was_measured(tmp_path: Path) -> None:
+    machine = {**a_result()["machine"], "commit": "0123456789ab"}
+
+    assert "Measured 2026-01-02 at commit 0123456789ab on a chip" in report.peers(a_result(machine=machine), tmp_path)
+
+
+def test_a_result_of_more_than_a_hundred_commits_ago_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--quiet")
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    result = tmp_path / "peers.json"
+    seen: list[str | None] = []
+    for commits in (1, 100, 1):
+        for _ in range(commits):
+            git("commit", "--quiet", "--allow-empty", "--message", "x")
+        if not seen:
+            machine = {**a_result()["machine"], "commit": git("rev-parse", "--short=12", "HEAD")}
+            result.write_text(json.dumps(a_result(machine=machine)))
+        seen.append(report.old(result))
+    result.write_text(json.dumps(a_result()))
+
+    assert seen[:2] == [None, None]
+    assert "101 commits ago; measure again: make bench" in str(seen[2])
+    assert report.old(result) is None
+
+
+def test_a_quick_run_has_a_steady_load_and_single_enqueues() -> None:
+    assert {"idle", "steady"} <= set(workloads.QUICK)
 
 
 def test_a_page_shows_the_median_with_its_spread(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_worker_is_taken_apart(dsn: str) -> None:
     limit.taken_apart(dsn, limit.Effort(jobs=4000, rounds=1), report)
 
     statements, microseconds = report.tables
-    assert {"claim", "complete", "beat"} <= {row[0] for row in statements.rows}
+    assert {"claim", "complete", "heartbeat"} <= {row[0] for row in statements.rows}
     parts = {str(row[0]): float(row[1]) for row in microseconds.rows}
     assert parts["worker: all of it"] > 1
     assert parts["worker: other"] < 0.2 * parts["worker: all of it"]

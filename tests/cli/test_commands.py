@@ -123,7 +123,7 @@ def test_completion_knows_the_commands() -> None:
 def test_migrate_says_what_it_did(empty_dsn: str) -> None:
     first, second = (faultline("migrate", FAULTLINE_DSN=empty_dsn) for _ in range(2))
 
-    assert "applied 0001_tables, " in first.stdout
+    assert f": migrated to protocol {protocol().version}\n" in first.stdout
     assert "up to date" in second.stdout
 
 
@@ -280,7 +280,7 @@ def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> No
         assert described["running"] is True
         assert described["dsn"] in started.stdout
         named = f"embedded:{tmp_path / 'db'}"
-        assert "applied" in faultline("migrate", "--dsn", named).stdout
+        assert "migrated to protocol" in faultline("migrate", "--dsn", named).stdout
         assert faultline("doctor", "--dsn", named).returncode == 0
     finally:
         assert faultline("db", "stop", folder).stdout == "stopped\n"
@@ -296,7 +296,7 @@ def test_a_private_server_starts_where_the_environment_says(tmp_path: Path) -> N
     try:
         described = json.loads(faultline("db", "status", f"--folder={tmp_path / 'db'}", "--json").stdout)
         assert described["dsn"] in started.stdout
-        assert "applied" in faultline("migrate", FAULTLINE_DSN=named).stdout
+        assert "migrated to protocol" in faultline("migrate", FAULTLINE_DSN=named).stdout
     finally:
         assert faultline("db", "stop", FAULTLINE_DSN=named).stdout == "stopped\n"
         faultline("db", "destroy", FAULTLINE_DSN=named)

@@ -61,11 +61,11 @@ def test_a_variable_may_have_an_older_name(folder: Path) -> None:
 
 
 def test_zero_seconds_of_silence_are_no_limit(folder: Path) -> None:
-    assert given("--silence", "0").options()["silence_seconds"] == float("inf")
+    assert given("--loop-timeout", "0").options()["loop_timeout_seconds"] == float("inf")
 
 
 def test_what_is_told_to_a_process_of_several_is_understood_by_it(folder: Path) -> None:
-    settings = WorkerSettings(grace=1.5, silence=float("inf"), abandoned_threads_max=0, job_connections=3, quiet=True)
+    settings = WorkerSettings(grace=1.5, loop_timeout=float("inf"), abandoned_threads_max=0, job_connections=3, quiet=True)
 
     assert given(*settings.words()) == settings
     assert given(*replace(settings, job_connections=None).words()) == replace(settings, job_connections=None)

@@ -118,12 +118,12 @@ def test_a_job_that_was_given_back_is_not_said_to_have_been_held_by_nobody(queue
 
     assert "No worker has claimed it yet." in faultline("job", str(fresh), "--dsn", dsn).stdout
     assert "Nobody" not in (shown := faultline("job", str(job_id), "--dsn", dsn).stdout)
-    assert "It was held under token 1" in shown
+    assert "A worker took it under token 1" in shown
 
     queue.fail(queue.claim_one(), error="boom")
     assert "It was held" not in faultline("job", str(job_id), "--dsn", dsn).stdout
     queue.release(queue.claim_one())
-    assert "It was held under token 3" in faultline("job", str(job_id), "--dsn", dsn).stdout
+    assert "A worker took it under token 3" in faultline("job", str(job_id), "--dsn", dsn).stdout
 
 
 def test_a_job_is_shown_with_the_steps_that_are_done_and_long_results_cut_short(queue: Driver, dsn: str) -> None:
@@ -165,11 +165,11 @@ def test_what_others_wrote_cannot_command_the_terminal(queue: Driver, dsn: str) 
     """A title, a cleared screen, a line that is read backwards: in every field that a client may choose."""
     hostile = "a\x1b[2J\x1b]0;owned\x07\x9b2J\u202eb"
     job_id = queue.enqueue(hostile, {hostile: hostile}, idempotency_key=hostile, max_attempts=1)
-    # As an older build could do it: such a name is refused now.
+    # As somebody with rights on the table could do it: such a name is refused.
     queue.connection.execute("update faultline.open_jobs set queue = %s", (hostile,))
     lease = queue.claim_one(queue=hostile)
     with queue.connection.transaction():
-        queue.connection.execute("select faultline.as_verb('step')")
+        queue.connection.execute("select faultline.set_current_verb('step')")
         queue.connection.execute(
             "insert into faultline.steps (job_id, name, fencing_token, recorded_at, result) values (%s, %s, %s, now(), %s)",
             (lease.job_id, hostile, lease.fencing_token, Jsonb(hostile)),
@@ -196,7 +196,7 @@ def test_one_job_that_cannot_be_cancelled_does_not_spare_the_others(queue: Drive
     done, waiting = queue.enqueue(), queue.enqueue(queue="other")
     queue.complete(queue.claim_one())
 
-    asked = faultline("cancel", str(done), str(waiting), "--because", "no longer wanted", "--dsn", dsn)
+    asked = faultline("cancel", str(done), str(waiting), "--reason", "no longer wanted", "--dsn", dsn)
 
     assert asked.returncode == 1
     assert asked.stdout == f"{waiting} cancelled\n"
@@ -367,7 +367,7 @@ def waits_for(job_id: UUID, dsn: str) -> str:
 def live(queue: Driver, name: str, queues: str, tasks: str | None, leases: int = 0) -> None:
     queue.execute(
         "insert into faultline.workers"
-        " (id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases, tasks)"
+        " (id, started_at, heartbeat_at, watched, pid, host, version, queues, sleeping, leases, tasks)"
         " values (%s, faultline.now(), faultline.clock() + interval '1 hour', true,"
         " 1, 'host', '1', %s::text[], '{}', %s, %s::text[])",
         name, queues, leases, tasks,
@@ -396,7 +396,7 @@ def test_a_job_that_is_not_due_waits_for_nobody_unless_no_worker_knows_its_task(
     assert waits_for(later, dsn) == ""
     live(queue, "here", "{mail}", "{pay}")
     assert "none knows it" in waits_for(later, dsn)
-    live(queue, "older", "{mail}", None)  # a build that does not say what it knows
+    live(queue, "new", "{mail}", None)  # it has just started, and has not said what it knows
     assert waits_for(later, dsn) == ""
 
 

@@ -42,7 +42,7 @@ def test_every_field_of_a_group_is_set(queue: Driver, dsn: str) -> None:
 
 
 def test_a_queue_that_no_worker_serves_is_noted(queue: Driver, dsn: str) -> None:
-    queue.beat("w")
+    queue.heartbeat("w")
 
     noted = faultline("limits", "set", "mial", "--concurrency", "2", "--dsn", dsn)
     served = faultline("limits", "set", "default", "--concurrency", "2", "--dsn", dsn)

@@ -36,9 +36,7 @@ def test_queues_are_counted_and_shown(queue: Driver, dsn: str) -> None:
 def test_a_queue_is_paused_with_a_reason_and_goes_on(queue: Driver, dsn: str) -> None:
     queue.enqueue(queue="mail")
 
-    assert faultline("queues", "pause", "mail", "--because", "no server", "--dsn", dsn).stdout.startswith(
-        "mail paused since"
-    )
+    assert faultline("queues", "pause", "mail", "--reason", "no server", "--dsn", dsn).stdout.startswith("mail paused since")
     assert queue.claim(queue="mail") == []
     assert "paused: no server" in faultline("queues", "--dsn", dsn).stdout
     assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail resumed\n"
@@ -56,19 +54,21 @@ def test_a_reason_of_several_lines_is_one_line_of_the_table(queue: Driver, dsn: 
     assert len(shown.splitlines()) == 2
 
 
-def beat(queue: Driver, name: str, host: str) -> None:
-    queue.run(verbs.beat(name, host=host, pid=4711, version="1", queues=["mail"], sleeping=[], watched=False))
+def heartbeat(queue: Driver, name: str, host: str) -> None:
+    queue.run(verbs.heartbeat(name, host=host, pid=4711, version="1", queues=["mail"], sleeping=[], watched=False))
 
 
 def test_workers_are_shown_and_a_machine_without_a_live_one_is_unhealthy(queue: Driver, dsn: str) -> None:
-    beat(queue, "elsewhere", "another-machine")
+    heartbeat(queue, "elsewhere", "another-machine")
     queue.run(
-        verbs.beat("newer", host="another-machine", pid=4712, version="2.0.1", queues=["mail"], sleeping=[], watched=False)
+        verbs.heartbeat(
+            "newer", host="another-machine", pid=4712, version="2.0.1", queues=["mail"], sleeping=[], watched=False
+        )
     )
-    beat(queue, "here", socket.gethostname())
+    heartbeat(queue, "here", socket.gethostname())
 
     here, everywhere = faultline("workers", "--here", "--json", "--dsn", dsn), faultline("workers", "--dsn", dsn)
-    queue.run(verbs.leave("here"))
+    queue.run(verbs.unregister_worker("here"))
     gone = faultline("workers", "--here", "--dsn", dsn)
 
     assert [json.loads(line)["id"] for line in here.stdout.splitlines()] == ["here"]
@@ -79,7 +79,7 @@ def test_workers_are_shown_and_a_machine_without_a_live_one_is_unhealthy(queue: 
 
 def test_top_prints_one_look_for_pipes(queue: Driver, dsn: str) -> None:
     queue.enqueue(queue="mail")
-    beat(queue, "w", "machine")
+    heartbeat(queue, "w", "machine")
 
     looked = faultline("top", "--once", "--dsn", dsn)
 
@@ -95,8 +95,8 @@ def test_top_prints_one_look_for_pipes(queue: Driver, dsn: str) -> None:
 def test_a_queue_that_no_worker_serves_is_marked(queue: Driver, dsn: str) -> None:
     queue.enqueue(queue="mail")
     queue.enqueue(queue="paper")
-    beat(queue, "w", "machine")
-    queue.execute("update faultline.workers set beat_at = faultline.clock() + interval '1 hour'")
+    heartbeat(queue, "w", "machine")
+    queue.execute("update faultline.workers set heartbeat_at = faultline.clock() + interval '1 hour'")
 
     marked = {
         line.split()[0] for line in faultline("queues", "--dsn", dsn).stdout.splitlines() if "no worker serves it" in line
@@ -138,7 +138,7 @@ def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, how: str | signal
 
 
 def test_a_pause_of_a_queue_that_no_worker_serves_is_noted(queue: Driver, dsn: str) -> None:
-    queue.beat("w")
+    queue.heartbeat("w")
 
     noted = faultline("queues", "pause", "mial", "--dsn", dsn)
     served = faultline("queues", "pause", "default", "--dsn", dsn)

@@ -26,16 +26,16 @@ def test_a_write_under_a_lease_that_the_database_never_gave_is_evidence_of_lost_
     """A worker of the old primary completes a job of which the promoted standby knows nothing."""
     queue.enqueue()
     lease = queue.claim_one()
-    assert "history" not in of_level(visit(dsn), "warning")
+    assert "history" not in of_level(visit(dsn), "wrong")
 
     queue.complete(dataclasses.replace(lease, job_id=uuid4()))
 
     told = visit(dsn)
-    assert "1 leases unknown to this database" in of_level(told, "warning")["history"]
+    assert "1 leases unknown to this database" in of_level(told, "wrong")["history"]
     (todo,) = (finding["todo"] for finding in told["findings"] if finding["check"] == "history")
     assert "faultline recover" in todo
     faultline("recover", "--dsn", dsn)
-    assert "history" not in of_level(visit(dsn), "warning")
+    assert "history" not in of_level(visit(dsn), "wrong")
 
 
 def test_a_write_with_a_token_from_a_future_that_was_lost_is_evidence_too(queue: Driver, dsn: str) -> None:
@@ -44,7 +44,7 @@ def test_a_write_with_a_token_from_a_future_that_was_lost_is_evidence_too(queue:
 
     queue.complete(dataclasses.replace(lease, fencing_token=lease.fencing_token + 1, owner="w/99"))
 
-    assert "1 leases" in of_level(visit(dsn), "warning")["history"]
+    assert "1 leases" in of_level(visit(dsn), "wrong")["history"]
 
 
 def test_an_ordinary_refusal_is_no_evidence(queue: Driver, dsn: str) -> None:
@@ -54,7 +54,7 @@ def test_an_ordinary_refusal_is_no_evidence(queue: Driver, dsn: str) -> None:
 
     assert queue.release(lease).stale
 
-    assert "history" not in of_level(visit(dsn), "warning")
+    assert "history" not in of_level(visit(dsn), "wrong")
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -68,7 +68,7 @@ def test_a_worker_of_a_job_that_was_pruned_is_no_evidence(queue: Driver, dsn: st
 
     assert queue.complete(lease).stale
 
-    assert "history" not in of_level(visit(dsn), "warning")
+    assert "history" not in of_level(visit(dsn), "wrong")
 
 
 def test_evidence_is_seen_while_the_floor_is_ahead_of_the_clock(queue: Driver, dsn: str) -> None:
@@ -78,7 +78,7 @@ def test_evidence_is_seen_while_the_floor_is_ahead_of_the_clock(queue: Driver, d
 
     queue.complete(dataclasses.replace(lease, job_id=uuid4()))
 
-    assert "1 leases" in of_level(visit(dsn), "warning")["history"]
+    assert "1 leases" in of_level(visit(dsn), "wrong")["history"]
 
 
 @pytest.mark.long
@@ -112,7 +112,7 @@ def test_a_restore_into_a_cluster_without_the_roles_is_made_whole_by_migrate(
         (todo,) = (finding["todo"] for finding in visit(restored)["findings"] if finding["check"] == "roles")
         assert "create role faultline_worker nologin;" in todo
         assert "as the schema's owner: faultline migrate" in todo
-        assert "applied definitions" in faultline("migrate", "--dsn", restored).stdout
+        assert "migrated to protocol" in faultline("migrate", "--dsn", restored).stdout
 
         told = visit(restored)
         assert of_level(told, "wrong") == {}

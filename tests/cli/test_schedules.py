@@ -38,8 +38,8 @@ def test_a_schedule_is_set_listed_and_shown_with_its_next_ticks(queue: Driver, d
 
 
 def test_what_looks_like_a_mistake_is_noted_and_the_queue_of_the_task_is_found(queue: Driver, dsn: str) -> None:
-    queue.beat("w")
-    queue.execute("update faultline.workers set queues = '{mail}', tasks = '{send}', beat_at = now() + '1 hour'")
+    queue.heartbeat("w")
+    queue.execute("update faultline.workers set queues = '{mail}', tasks = '{send}', heartbeat_at = now() + '1 hour'")
 
     found = faultline("schedules", "set", "digest", "send", "--every", "5m", "--dsn", dsn)
     unknown = faultline("schedules", "set", "digest", "sent", "--every", "5m", "--dsn", dsn)
@@ -49,8 +49,10 @@ def test_what_looks_like_a_mistake_is_noted_and_the_queue_of_the_task_is_found(q
 
 
 def test_a_job_that_goes_to_default_only_because_no_queue_was_named_is_noted(queue: Driver, dsn: str) -> None:
-    queue.beat("w")
-    queue.execute("update faultline.workers set queues = '{default,mail}', tasks = '{send}', beat_at = now() + '1 hour'")
+    queue.heartbeat("w")
+    queue.execute(
+        "update faultline.workers set queues = '{default,mail}', tasks = '{send}', heartbeat_at = now() + '1 hour'"
+    )
 
     guessed = faultline("schedules", "set", "digest", "send", "--every", "5m", "--dsn", dsn)
     chosen = faultline("schedules", "set", "letter", "send", "--every", "5m", "--queue", "default", "--dsn", dsn)

@@ -53,7 +53,9 @@ def test_a_database_that_is_down_is_waited_for(tmp_path: Path, words: tuple[str,
 
 
 @pytest.mark.parametrize("words", [(), ("--processes", "2")], ids=["one process", "several"])
-@pytest.mark.parametrize(("option", "given"), [("--grace", "nan"), ("--silence", "-1"), ("--abandoned-threads-max", "x")])
+@pytest.mark.parametrize(
+    ("option", "given"), [("--grace", "nan"), ("--loop-timeout", "-1"), ("--abandoned-threads-max", "x")]
+)
 def test_a_limit_that_makes_no_sense_is_refused_before_anything_starts(
     dsn: str, option: str, given: str, words: tuple[str, ...]
 ) -> None:
@@ -68,7 +70,7 @@ def test_what_a_killed_parent_left_is_removed_by_the_next_one_and_what_a_living_
     dsn: str, tmp_path: Path
 ) -> None:
     def several() -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-        return worker(dsn, tmp_path, "--processes", "2", "--health-port", str(free_port()))
+        return worker(dsn, tmp_path, "--processes", "2", "--metrics-port", str(free_port()))
 
     with several():
         until(lambda: started(tmp_path) == 2)
@@ -89,8 +91,8 @@ def test_what_a_killed_parent_left_is_removed_by_the_next_one_and_what_a_living_
     assert not killed & alive
 
 
-def test_processes_that_tell_nobody_of_themselves_need_no_folder(dsn: str, tmp_path: Path) -> None:
-    with worker(dsn, tmp_path, "--processes", "2"):
+def test_processes_that_report_no_metrics_need_no_folder(dsn: str, tmp_path: Path) -> None:
+    with worker(dsn, tmp_path, "--processes", "2", "--health-port", str(free_port())):
         until(lambda: started(tmp_path) == 2)
 
         assert left(tmp_path) == set()

@@ -97,7 +97,7 @@ def test_sql_has_the_same_limits_of_flows() -> None:
     assert f"length(signal.key) not between 1 and {bounds.KEY_LENGTH_MAX} " in text("signal")
     assert f"stream.name, {bounds.STREAM_NAME_LENGTH_MAX}, " in text("stream")
     # Room for the number of one more call inside.
-    assert f"length(number) <= {bounds.CALL_NUMBER_LENGTH_MAX + 20})" in text("0012_flows")
+    assert f"length(number) <= {bounds.CALL_NUMBER_LENGTH_MAX + 20})" in text("0001_initial")
     assert f"coalesce(receive.seconds, {bounds.WAIT_SECONDS:.0f})" in text("receive")
     assert f"left(given.error, {bounds.ERROR_LENGTH_MAX})" in text("record")
     for name in ("record", "receive"):

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 import faultline
 from faultline.core import build
 from tests.cli.commands import faultline as command
-from tests.upgrades.builds import previous_wheel
 
 PACKAGE = Path(faultline.__file__).parent
 
@@ -39,13 +37,6 @@ def test_a_file_under_another_name_is_another_build(copy: Path) -> None:
     (copy / "schema/views.sql").rename(copy / "schema/view.sql")
 
     assert build.digest(copy) != build.digest(PACKAGE)
-
-
-def test_the_previous_build_is_told_from_this_one(tmp_path: Path) -> None:
-    with zipfile.ZipFile(previous_wheel()) as wheel:
-        wheel.extractall(tmp_path)
-
-    assert build.digest(tmp_path / "faultline") != build.digest(PACKAGE)
 
 
 def test_the_command_line_says_which_build_it_is() -> None:

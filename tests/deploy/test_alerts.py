@@ -123,8 +123,8 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"FaultlineGroupsWaitForLong", "FaultlineOldestWaitingTooOld"},
     ),
     "nobody hears what happens to groups": (
-        WELL | {'faultline_queue_groups_heard_age_seconds{queue="mail"}': "400+15x120"},
-        {"FaultlineGroupEventsUnheard"},
+        WELL | {'faultline_queue_group_events_applied_age_seconds{queue="mail"}': "400+15x120"},
+        {"FaultlineGroupEventsNotApplied"},
     ),
     "a stuck queue is paused": (
         WELL
@@ -308,14 +308,18 @@ def test_a_real_prometheus_sees_each_trouble(watched: tuple[Prometheus, Board], 
     board.tick()
     prometheus.until_firing({"FaultlineNoWorkersAlive"})
 
-    beat = verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False)
+    beat = verbs.heartbeat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False)
     queue.run(beat)
-    queue.connection.execute("update faultline.workers set beat_at = beat_at + interval '1 hour'")  # alive for all of this
+    queue.connection.execute(
+        "update faultline.workers set heartbeat_at = heartbeat_at + interval '1 hour'"
+    )  # alive for all of this
     prometheus.until_firing(set())
 
-    queue.run(verbs.beat("frozen", host="h", pid=2, version="0", queues=["mail"], sleeping=[], watched=True))
+    queue.run(verbs.heartbeat("frozen", host="h", pid=2, version="0", queues=["mail"], sleeping=[], watched=True))
     queue.lock_as("frozen")
-    queue.connection.execute("update faultline.workers set beat_at = beat_at - interval '1 hour' where id = 'frozen'")
+    queue.connection.execute(
+        "update faultline.workers set heartbeat_at = heartbeat_at - interval '1 hour' where id = 'frozen'"
+    )
     prometheus.until_firing({"FaultlineWorkerHung"})
     queue.connection.execute("delete from faultline.workers where id = 'frozen'")
 

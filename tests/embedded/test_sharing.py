@@ -139,5 +139,5 @@ def test_a_programs_own_tables_are_not_made_in_the_schema_faultline(folder: Path
         query(server.dsn, "create table orders as select 7 as n")
 
         assert query(server.dsn, "select schemaname::text from pg_tables where tablename = 'orders'") == [("public",)]
-        # Of a program that ran on an older build.
+        # What somebody has made there is found.
         assert query(server.dsn, "select n from made_before") == [(1,)]

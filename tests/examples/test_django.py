@@ -40,7 +40,7 @@ def test_its_own_tests_pass_with_a_real_worker(dsn: str) -> None:
 
 
 def test_migrate_installs_the_schema_and_the_worker_command_runs_tasks_until_it_is_told_to_stop(empty_dsn: str) -> None:
-    assert "Faultline: applied 0001" in manage(empty_dsn, "migrate")
+    assert "Faultline: migrated" in manage(empty_dsn, "migrate")
     answer = json.loads(manage(empty_dsn, "shell", "-v", "0", "-c", ORDER).splitlines()[-1])
 
     with subprocess.Popen(

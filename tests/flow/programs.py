@@ -10,7 +10,8 @@ from faultline.core.host import Host
 from faultline.testing import CrashAt
 
 if TYPE_CHECKING:
-    from faultline.app.transaction import Transaction
+    from faultline.app.async_transaction import Transaction
+    from faultline.app.blocking_transaction import BlockingTransaction
 
 POINT = os.environ.get("CRASH_AT")
 app = Faultline(host=Host(faults=CrashAt(POINT)) if POINT else Host())
@@ -24,7 +25,7 @@ async def note(tx: Transaction, flow: str, what: str) -> str:
     return what
 
 
-def blocking_note(tx: Transaction, flow: str, what: str) -> str:
+def blocking_note(tx: BlockingTransaction, flow: str, what: str) -> str:
     tx.execute("insert into effects values (%s, %s)", (flow, what))
     return what
 

@@ -16,7 +16,7 @@ def test_finding_13_the_winner_of_a_race_stays_the_winner(app: Faultline) -> Non
 
     @app.task
     async def program(job: Job) -> list[Any]:
-        value = await job.race(job.sleep(0.01), job.receive("late", int))
+        _, value = await job.race(job.sleep(0.01), job.receive("late", int))
         noted = await job.do(note, value)
         await job.receive("go", bool)
         return [value, noted]
@@ -39,7 +39,7 @@ def test_children_of_a_loser_are_cancelled(app: Faultline) -> None:
 
     @app.task
     async def program(job: Job) -> str:
-        return str(await job.race(job.call(child), job.receive("go", str)))
+        return str((await job.race(job.call(child), job.receive("go", str))).value)
 
     handle = program.enqueue()
 
@@ -59,7 +59,7 @@ def test_a_step_wins_a_race_against_a_wait(app: Faultline) -> None:
 
     @app.task
     async def program(job: Job) -> str:
-        first = await job.race(job.receive("never", str), job.do(quick))
+        _, first = await job.race(job.receive("never", str), job.do(quick))
         await job.sleep(0.01)
         return first
 
@@ -80,7 +80,7 @@ def test_a_sleep_wins_a_race_against_a_step_that_takes_long(app: Faultline) -> N
 
     @app.task(max_attempts=1)
     async def program(job: Job) -> Any:
-        won = await job.race(job.sleep(0.5), job.do(slow))
+        won = (await job.race(job.sleep(0.5), job.do(slow))).value
         await job.sleep(0.01)
         return won
 
@@ -99,7 +99,7 @@ def test_a_branch_that_sleeps_shorter_wins_a_race(app: Faultline) -> None:
             await job.sleep(seconds)
             return seconds
 
-        return await job.race(job.branch(nap, 3600), job.branch(nap, 0.01))
+        return (await job.race(job.branch(nap, 3600), job.branch(nap, 0.01))).value
 
     assert ended(app, program.enqueue()) == 0.01
 
@@ -150,7 +150,7 @@ def test_a_blocking_program_runs_calls_beside_each_other_in_threads(app: Faultli
         later = job.later
         text, doubled = job.gather(later.do(fetch, "a"), later.call(child, 4))
         branches = job.gather(later.branch(branch, "b"), later.branch(branch, "c"))
-        won = job.race(later.receive("never", str), later.do(fetch, "d"))
+        _, won = job.race(later.receive("never", str), later.do(fetch, "d"))
         return [text, doubled, *branches, won]
 
     handle = program.enqueue()

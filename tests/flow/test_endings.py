@@ -54,6 +54,24 @@ async def turned_into_a_cancellation(job: Job) -> None:
         raise asyncio.CancelledError from None
 
 
+async def wrapped(job: Job) -> None:
+    try:
+        await job.sleep(SHORT)
+    except BaseException as error:
+        raise RuntimeError("wrapped") from error
+
+
+async def wrapped_again_without_saying_why(job: Job) -> None:
+    try:
+        await wrapped(job)
+    except RuntimeError:
+        raise ValueError("wrapped again")  # noqa: B904
+
+
+async def wrapped_in_a_branch(job: Job) -> None:
+    await job.gather(job.branch(wrapped, job), job.branch(plainly, job))
+
+
 async def within_a_timeout(job: Job) -> None:
     async with asyncio.timeout(30):
         await asyncio.wait_for(asyncio.sleep(0), 30)
@@ -65,7 +83,17 @@ Way = Callable[[Job], Awaitable[None]]
 
 @pytest.mark.parametrize(
     "way",
-    [plainly, in_the_body_of_a_group, swallowed, swallowed_twice, turned_into_a_cancellation, within_a_timeout],
+    [
+        plainly,
+        in_the_body_of_a_group,
+        swallowed,
+        swallowed_twice,
+        turned_into_a_cancellation,
+        within_a_timeout,
+        wrapped,
+        wrapped_again_without_saying_why,
+        wrapped_in_a_branch,
+    ],
     ids=lambda way: way.__name__,
 )
 def test_a_wait_is_a_suspension_however_it_comes_out_of_the_task(app: Faultline, queue: Driver, way: Way) -> None:

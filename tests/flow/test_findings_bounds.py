@@ -74,7 +74,7 @@ def test_the_last_time_that_can_be_waited_for_can_be_read(app: Faultline, kind: 
     @task_of(app, kind)
     async def program(job: Job) -> Any:
         make: Any = getattr(job, "later", job)
-        return await job.race(make.receive("go", str), make.sleep_until(last))
+        return (await job.race(make.receive("go", str), make.sleep_until(last))).value
 
     handle = program.enqueue()
 
@@ -90,7 +90,7 @@ def test_a_step_races_against_a_time_that_is_centuries_away(app: Faultline, kind
     @task_of(app, kind, max_attempts=1)
     async def program(job: Job) -> Any:
         make: Any = getattr(job, "later", job)
-        return await job.race(make.do(step), make.sleep_until(datetime(9000, 1, 1, tzinfo=UTC)))
+        return (await job.race(make.do(step), make.sleep_until(datetime(9000, 1, 1, tzinfo=UTC)))).value
 
     assert ended(app, program.enqueue()) == "done"
 
@@ -198,7 +198,7 @@ def test_a_result_of_a_foreign_worker_that_python_cannot_read_is_the_same_error_
     async def work_in_sql(_: Any) -> None:
         with psycopg.connect(app.dsn) as connection:
             for job_id, token in connection.execute(
-                "select job_id, fencing_token from faultline.claim('foreign', 'sql', 5, flows => true)"
+                "select job_id, fencing_token from faultline.claim('foreign', 'sql', 5)"
             ).fetchall():
                 connection.execute(
                     "select faultline.complete(array[%s::uuid], array[%s::bigint], array['sql'], '[1e400]')",

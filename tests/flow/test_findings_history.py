@@ -96,7 +96,7 @@ def test_what_is_recorded_in_a_transaction_that_rolls_back_is_recorded_with_the_
                     answer = "new" if await job.patched("newer") else "old"
                 elif how == "race":
                     try:
-                        answer = await job.race(make.do(steps.flaky))
+                        _, answer = await job.race(make.do(steps.flaky))
                     except StepFailed:
                         answer = "fallback"
                 else:
@@ -203,7 +203,7 @@ def test_the_step_of_a_blocking_race_that_lost_is_not_tried_again(app: Faultline
 
     @app.task
     def program(job: BlockingJob) -> Any:
-        won = job.race(job.later.do(loser), job.later.do(winner))
+        _, won = job.race(job.later.do(loser), job.later.do(winner))
         count = len(tried)
         decided.set()
         again.wait(1.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline import Again, Faultline, Job
+from faultline import ContinueAsNew, Faultline, Job
 from faultline.store import verbs
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import deploys, ended, journals, signals, waits
@@ -60,8 +60,8 @@ def test_a_changed_program_does_not_start_over(app: Faultline, how: str) -> None
 
     async def changed(job: Job, n: int) -> Any:
         if how == "raised":
-            raise Again(n + 1)
-        return Again(n + 1)
+            raise ContinueAsNew(n + 1)
+        return ContinueAsNew(n + 1)
 
     handle, original = program.enqueue(0), program.fn
 
@@ -75,8 +75,8 @@ def test_a_changed_program_does_not_start_over(app: Faultline, how: str) -> None
 def test_an_answer_to_a_call_does_not_answer_the_next_round(app: Faultline) -> None:
     @app.task
     async def program(job: Job, n: int) -> Any:
-        got = await job.race(job.receive("stop", str), job.receive("allow", bool, timeout=0.3, default=False))
-        return Again(n + 1) if n == 1 else got
+        _, got = await job.race(job.receive("stop", str), job.receive("allow", bool, timeout=0.3, default=False))
+        return ContinueAsNew(n + 1) if n == 1 else got
 
     async def both(handle: JobHandle[Any]) -> None:
         with psycopg.connect(app.dsn) as connection:
@@ -94,13 +94,13 @@ def test_a_key_counts_once_in_all_rounds(app: Faultline) -> None:
     @app.task
     async def program(job: Job, total: int) -> Any:
         total += await job.receive("pay", int)
-        return Again(total) if total < 20 else total
+        return ContinueAsNew(total) if total < 20 else total
 
     async def pay(handle: JobHandle[Any]) -> None:
         sent.append(await app.async_database.run(verbs.signal(handle.id, "pay", 10, key="payment-1")))
 
     result = ended(
-        app, program.enqueue(0), waits(app), pay, journals(app, "started_over"), waits(app), pay, signals(app, "pay", 15)
+        app, program.enqueue(0), waits(app), pay, journals(app, "continued_as_new"), waits(app), pay, signals(app, "pay", 15)
     )
 
     assert (result, sent) == (25, [True, False])
@@ -116,12 +116,12 @@ def test_a_job_starts_over_while_the_loser_of_a_race_is_cancelled_and_its_flow_i
         if n == 3:
             return "done"
         await job.race(job.receive("skip", str), job.call(tool))
-        return Again(n + 1)
+        return ContinueAsNew(n + 1)
 
     handle = program.enqueue(1)
     skip = signals(app, "skip", "x")
 
-    assert ended(app, handle, waits(app), skip, journals(app, "started_over"), waits(app), skip) == "done"
+    assert ended(app, handle, waits(app), skip, journals(app, "continued_as_new"), waits(app), skip) == "done"
     with psycopg.connect(app.dsn) as connection:
         connection.execute("select faultline.prune('flows', '0'::interval)")
         left = connection.execute(

@@ -226,7 +226,7 @@ def test_a_saga_that_was_undone_is_forked_before_it_began(app: Faultline) -> Non
 def test_what_lost_a_race_runs_again_in_a_fork_from_before_its_end(app: Faultline) -> None:
     @app.task
     async def first(job: Job) -> str:
-        found: str = await job.race(job.receive("slow", str), job.receive("quick", str))
+        _, found = await job.race(job.receive("slow", str), job.receive("quick", str))
         return found
 
     handle = first.enqueue()

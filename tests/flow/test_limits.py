@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import Again, Faultline, FlowTooLong, Job, LimitReached
+from faultline import ContinueAsNew, Faultline, FlowTooLong, Job, LimitReached
 from faultline.core import bounds
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, ended
@@ -60,7 +60,7 @@ def test_a_program_with_too_many_calls_fails_at_once_and_may_start_over(
 
     assert FlowTooLong.__name__ in error
     assert "has recorded more than 5 calls" in error
-    assert "return Again(...)" in error
+    assert "return ContinueAsNew(...)" in error
     assert len(runs) == 1
     assert len(calls(app, handle)) == 5
 
@@ -101,13 +101,13 @@ def test_a_program_that_catches_it_may_start_over(app: Faultline, monkeypatch: p
         return n
 
     @app.task
-    async def agent(job: Job, first: int) -> int | Again:
+    async def agent(job: Job, first: int) -> int | ContinueAsNew:
         n = first
         while n < 12:
             try:
                 n = 1 + await job.do(count, n)
             except FlowTooLong:
-                return Again(n)
+                return ContinueAsNew(n)
         return n
 
     assert ended(app, agent.enqueue(0)) == 12

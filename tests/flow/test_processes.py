@@ -37,7 +37,7 @@ RESULT = sum(range(CHILDREN)) + 1 + 100
 POINTS = [
     "after_claim_committed", "after_history_committed", "before_execution", "before_commit_sent", "after_commit_committed",
     "before_spawn_sent", "after_spawn_committed", "before_suspend_sent", "after_suspend_committed", "after_execution",
-    "before_resolve_sent", "after_resolve_committed", "after_record_committed", "after_take_committed",
+    "before_resolve_sent", "after_resolve_committed", "after_record_committed", "after_collect_outcomes_committed",
     "after_receive_committed", "before_complete_sent", "after_complete_committed",
 ]  # fmt: skip
 

@@ -236,7 +236,7 @@ def test_a_result_that_cannot_be_stored_ends_the_job(app: Faultline, kind: str) 
     error = ended(app, program.enqueue())
 
     assert isinstance(error, JobFailed)
-    assert "its result cannot be stored" in str(error)
+    assert "cannot be stored" in str(error)
     assert ran == [1]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, assert_type
 from uuid import UUID
-from faultline import Again, BlockingCall, BlockingJob, Call, Faultline, Job, JobHandle, Retries, Transaction
+from faultline import ContinueAsNew, BlockingCall, BlockingJob, Call, Faultline, Job, JobHandle, Retries, Transaction, Won
 
 app = Faultline("x")
 
@@ -39,8 +39,8 @@ async def summarise(document: str, long: bool = False) -> Approval:
     return Approval(True)
 
 @app.task
-async def endless(job: Job, n: int) -> int | Again:
-    return Again(n + 1)
+async def endless(job: Job, n: int) -> int | ContinueAsNew:
+    return ContinueAsNew(n + 1)
 
 @app.step
 async def forget(text: str | None, topic: str) -> None: ...
@@ -78,8 +78,8 @@ async def program(job: Job, handle: JobHandle[str], job_id: UUID) -> None:
     assert_type(await job.receive("approval", Approval, timeout=3, default=None), Approval | None)
     assert_type(await job.gather(job.do(draft, "x"), job.do(count, "y")), tuple[str, int])
     assert_type(await job.gather(job.do(draft, "x"), job.branch(branch, 1), job.sleep(1)), tuple[str, bytes, None])
-    assert_type(await job.race(job.do(draft, "x"), job.do(draft, "y")), str)
-    assert_type(await job.race(job.sleep(1), job.do(draft, "y")), str | None)
+    assert_type(await job.race(job.do(draft, "x"), job.do(draft, "y")), Won[str])
+    assert_type((await job.race(job.sleep(1), job.do(draft, "y"))).value, str | None)
     assert_type(await job.watch(handle), str)
     assert_type(await job.watch(job_id), Any)
     assert_type(await job.enqueue(summarise, "x"), UUID)

@@ -178,7 +178,9 @@ class CutOnce(Faults):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", ["history", "spawn", "suspend", "resolve", "sweep", "take", "receive", "record"])
+@pytest.mark.parametrize(
+    "verb", ["history", "spawn", "suspend", "resolve", "sweep", "collect_outcomes", "receive", "record"]
+)
 @pytest.mark.parametrize("point", ["before_{}_sent", "after_{}_committed"])
 def test_a_wire_that_is_cut_at_any_call_of_a_flow_loses_and_doubles_nothing(
     dsn: str, queue: Driver, point: str, verb: str

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from tools import dist
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".faultline/django"
@@ -33,7 +32,7 @@ class Environment(NamedTuple):
 @cache
 def environment(series: str) -> Environment:
     """An environment with the newest Django of a series, as `6.1`. Raises `Unavailable`."""
-    python = _interpreter((3, 12))
+    python = _interpreter("3.12")
     needed = [f"Django~={series}.0", *_dependencies()]
     folder = KEPT / series
     made, stamp = folder / "bin/python", folder / "made-from"
@@ -50,20 +49,12 @@ def environment(series: str) -> Environment:
     return Environment(str(made), folder / "own")
 
 
-def _interpreter(oldest: tuple[int, int]) -> str:
-    """The first Python of this age or newer: this one, one on PATH, or one that pyenv has."""
-    names = [f"python3.{minor}" for minor in range(oldest[1], oldest[1] + 3)]
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [sys.executable, *filter(None, map(shutil.which, names))]
-    found += [str(path) for name in names for path in sorted(pyenv.glob(f"*/bin/{name}"))]
-    ask = f"import sys; print(sys.version_info >= {oldest})"
-    for python in found:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            # One that pyenv stands in for may be none.
-            said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
-            if said.stdout.strip() == "True":
-                return python
-    raise Unavailable(f"no Python {oldest[0]}.{oldest[1]} or newer is on PATH or in pyenv")
+def _interpreter(oldest: str) -> str:
+    """A Python of this version or newer."""
+    found = next(filter(None, map(dist.interpreter, (known for known in dist.versions() if known >= oldest))), None)
+    if found is None:
+        raise Unavailable(f"no Python {oldest} or newer is on PATH or in pyenv")
+    return found
 
 
 def _dependencies() -> list[str]:

@@ -50,6 +50,12 @@ def test_the_backend_keeps_its_promises_on_django_5_2(suite: str, dsn: str) -> N
     assert "\nOK" in run(sys.executable, dsn, "django", "test", f"tests.integrations.django_site.{suite}")
 
 
+def test_the_test_runner_can_drop_its_database_when_django_keeps_connections(dsn: str) -> None:
+    labels = [f"tests.integrations.django_site.{suite}" for suite in ("suite_connections", "suite_fencing")]
+
+    assert "\nOK" in run(sys.executable, dsn, "django", "test", *labels, CONN_MAX_AGE="60")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("series", ["6.0", "6.1"])
 def test_the_backend_keeps_its_promises_on_later_versions_of_django(series: str, dsn: str) -> None:

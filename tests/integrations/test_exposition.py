@@ -151,7 +151,7 @@ def test_a_server_tells_how_the_whole_database_is_doing(app: Faultline, queue: D
         send.enqueue()
     queue.claim(1, queue="mail")
     queue.run(verbs.pause("web"))
-    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False))
+    queue.run(verbs.heartbeat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False))
     now = {"now": 0.0}
     board = Board(app.database, monotonic=lambda: now["now"])
     exposition = Exposition(lambda: {**NOTHING, "enqueued": dict(app.enqueued)}, board)
@@ -203,8 +203,8 @@ def test_depths_are_right_without_workers_in_the_role_of_the_api(dsn: str, queue
 def test_depths_that_nobody_counted_are_left_out_and_their_age_says_so(dsn: str, queue: Driver) -> None:
     """A 0 would scale everything down, and keep the alerts quiet."""
     queue.connection.execute("insert into faultline.tallies (queue, minute, worker) values ('mail', now(), 'w')")
-    queue.run(verbs.beat("dead", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=True))
-    queue.connection.execute("update faultline.workers set beat_at = beat_at - interval '1 hour'")
+    queue.run(verbs.heartbeat("dead", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=True))
+    queue.connection.execute("update faultline.workers set heartbeat_at = heartbeat_at - interval '1 hour'")
     with closing(Database(make_conninfo(dsn, options="-c role=faultline_viewer"))) as database:
         found = samples(Exposition(board=Board(database)).render())
 
@@ -219,7 +219,7 @@ def test_the_database_is_asked_at_most_every_few_seconds(app: Faultline, queue: 
     now = {"now": 0.0}
     board = Board(app.database, monotonic=lambda: now["now"])
     assert board.read().workers_alive == 0
-    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
+    queue.run(verbs.heartbeat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
 
     now["now"] = 2.9
     assert board.read().workers_alive == 0
@@ -237,10 +237,10 @@ def test_a_reader_of_a_tended_board_does_not_wait(app: Faultline, queue: Driver)
         began = time.monotonic()
         board.read()
         took = time.monotonic() - began
-    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
+    queue.run(verbs.heartbeat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
     give_up = time.monotonic() + 20
     while not board.read().workers_alive and time.monotonic() < give_up:
-        queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
+        queue.run(verbs.heartbeat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
         time.sleep(0.05)
     board.close()
 

@@ -93,7 +93,7 @@ def _every_name_exists(queue: Driver, dsn: str, of_workers: Samples) -> None:
         board = Board(app.database)
         app.database.run(limit.declare_queue("limited", {"queue": {"concurrency": 1, "rate": 1, "per": 1, "burst": 1}}))
         app.enqueue_many([Submission("t", queue="limited", group="g")])
-        app.database.run(limit.fold(["limited"]))
+        app.database.run(limit.maintain_limits(["limited"]))
         board.tick()
         report = tally.report(enqueued=app.enqueued, reconnects=0, leases=0)
         of_server = samples(Exposition(lambda: report, board).render())

@@ -447,3 +447,76 @@ def test_a_blocking_session_in_an_async_task_is_refused(app: Faultline) -> None:
     (error,) = results(app, [pay.enqueue()])
 
     assert "is blocking" in str(error)
+
+
+def end_other_sessions(queue: Driver) -> None:
+    queue.connection.execute(
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    )
+
+
+@EACH
+def test_a_session_whose_connection_has_died_begins_again_on_another(app: Faultline, queue: Driver, kind: str) -> None:
+    runs = []
+
+    @app.task(max_attempts=1)
+    def pay(job: BlockingJob) -> None:
+        runs.append(1)
+        with BLOCKING[kind](app) as own:
+            own.execute("select 1")
+            own.commit()
+            if len(runs) == 1:
+                end_other_sessions(queue)
+            with job.transaction(own.session) as tx:
+                own.execute("insert into paid values (1)")
+                tx.complete("paid")
+
+    handle = pay.enqueue()
+
+    assert results(app, [handle]) == ["paid"]
+    assert (paid(queue), len(runs)) == ([1], 1)
+
+
+@EACH_ASYNC
+def test_an_async_session_whose_connection_has_died_begins_again_on_another(
+    app: Faultline, queue: Driver, kind: str
+) -> None:
+    runs = []
+
+    @app.task(max_attempts=1)
+    async def pay(job: Job) -> None:
+        runs.append(1)
+        async with ASYNC[kind](app) as own:
+            await own.execute("select 1")
+            await own.commit()
+            if len(runs) == 1:
+                end_other_sessions(queue)
+            async with job.transaction(own.session) as tx:
+                await own.execute("insert into paid values (1)")
+                tx.complete("paid")
+
+    handle = pay.enqueue()
+
+    assert results(app, [handle]) == ["paid"]
+    assert (paid(queue), len(runs)) == ([1], 1)
+
+
+def test_what_the_task_wrote_before_is_not_lost_silently_with_its_connection(app: Faultline, queue: Driver) -> None:
+    runs = []
+
+    @app.task(max_attempts=1)
+    def pay(job: BlockingJob) -> None:
+        runs.append(1)
+        with BLOCKING["session on psycopg"](app) as own:
+            own.execute("insert into paid values (1)")
+            if len(runs) == 1:
+                end_other_sessions(queue)
+            with job.transaction(own.session) as tx:
+                own.execute("insert into paid values (2)")
+                tx.complete("paid")
+
+    handle = pay.enqueue()
+
+    assert results(app, [handle]) == ["paid"]
+    assert (paid(queue), len(runs)) == ([1, 2], 2)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
 from alembic.autogenerate import produce_migrations
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.operations.ops import DropTableOp
+from alembic.runtime.environment import EnvironmentContext
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import MetaData, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 import faultline
 from faultline import ConfigError, DatabaseUnavailable, Faultline, JobRejected
-from faultline.integrations.alembic import include_name
+from faultline.integrations.alembic import TABLES, include_name
 from tests.worker.working import work
 
 if TYPE_CHECKING:
@@ -150,3 +153,25 @@ def test_alembic_leaves_our_schema_alone(app: Faultline) -> None:
 
         assert len(generated()) > 1
         assert generated(include_name=include_name) == ["own"]
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+def test_alembic_leaves_our_tables_alone_where_their_schema_is_the_default_one(app: Faultline) -> None:
+    options = {"options": "-c search_path=faultline,public"}
+    engine = create_engine(app.url, poolclass=NullPool, connect_args=options)
+    found: list[Any] = []
+    with engine.begin() as connection:
+        connection.execute(text("create table faultline.own (n integer primary key, m integer unique)"))
+        connection.execute(text("create table public.groups (n integer)"))
+
+        with EnvironmentContext(Config(), cast("Any", None)) as environment:
+            environment.configure(connection=connection, include_schemas=True, include_name=include_name)
+            operations = produce_migrations(environment.get_context(), MetaData()).upgrade_ops
+            assert operations is not None
+            found = [(one.schema, one.table_name) for one in operations.ops if isinstance(one, DropTableOp)]
+        ours = "select tablename from pg_tables where schemaname = 'faultline' and tablename <> 'own'"
+        tables = set(connection.execute(text(ours)).scalars())
+        connection.rollback()
+
+    assert sorted(found, key=str) == [("public", "groups"), (None, "own")]
+    assert tables == TABLES

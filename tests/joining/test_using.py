@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from faultline import ConfigError, Faultline, JobRejected, JobState, KeyConflict, PermissionDenied, SchemaMissing, Task
+from faultline.core.ids import Ids
 from tests.joining.sessions import ASYNC, BLOCKING
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def test_a_job_joins_an_async_transaction(app: Faultline, charge: Task[[int], No
 @EACH
 def test_all_that_is_enqueued_can_join_a_blocking_transaction(app: Faultline, charge: Task[[int], None], kind: str) -> None:
     app.on("order.paid")(charge)
-    app.subscribe()
+    app.declare()
     waiting = charge.options(idempotency_key="first").enqueue(1)
     flow = app.flow()
     flow.add(charge, 5, after=[flow.add(charge, 4)])
-    job_id = uuid4()
+    job_id = Ids().new()
     text = "it's \\ 100% ünïcode"
 
     with BLOCKING[kind](app) as own:
@@ -101,7 +101,7 @@ def test_all_that_is_enqueued_can_join_a_blocking_transaction(app: Faultline, ch
 @EACH_ASYNC
 def test_all_that_is_enqueued_can_join_an_async_transaction(app: Faultline, charge: Task[[int], None], kind: str) -> None:
     app.on("order.paid")(charge)
-    app.subscribe()
+    app.declare()
     waiting = charge.options(idempotency_key="first").enqueue(1)
     flow = app.flow()
     flow.add(charge, 5, after=[flow.add(charge, 4)])

@@ -395,7 +395,7 @@ def test_a_signal_wakes_a_program_that_waits_for_a_budget(app: Faultline) -> Non
             await job.take("openai", cost=10)
             return "asked"
 
-        return await job.race(job.receive("stop", str), job.branch(ask))
+        return (await job.race(job.receive("stop", str), job.branch(ask))).value
 
     async def story() -> str:
         await (await use_up.aenqueue()).aresult(PATIENCE)

@@ -99,7 +99,7 @@ def test_a_topic_fills_the_group_from_what_is_published(app: Faultline) -> None:
     @app.task(queue="mail", group="tenant-{tenant}")
     async def thank(tenant: int) -> None: ...
 
-    app.subscribe()
+    app.declare()
 
     app.publish("order.paid", {"tenant": 7, "other": 1})
 
@@ -127,7 +127,7 @@ def test_jobs_that_wait_for_each_others_ordered_groups_go_on(app: Faultline, que
         in_line = "select count(*) from faultline.open_jobs where task = 'credit' and in_group"
         await auntil(lambda: queue.value(in_line) == 2)
         # Upkeep looks once a minute.
-        queue.execute("update faultline.shards set heard_all_at = '-infinity'")
+        queue.execute("update faultline.shards set all_events_applied_at = '-infinity'")
         await all_done(app, handles)
 
     worked(app, {"ledger": 10}, story, workers=1)

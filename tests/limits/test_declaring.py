@@ -86,7 +86,7 @@ def test_a_budget_that_is_removed_before_the_worker_has_said_that_it_has_it_is_d
 ) -> None:
     """Another worker runs, with other code."""
     queue.value("select faultline.declare_budget('openai', %s)", json.dumps({"rate": 10}))
-    queue.beat("other")
+    queue.heartbeat("other")
     queue.value("select faultline.announce('other', '{}', 1, '{}', '{}')")
     removed: list[bool] = []
 

@@ -56,7 +56,7 @@ def test_the_doctor_names_a_prepared_transaction_that_holds_a_queue(queue: Drive
     enqueue(queue, "mail", "a")
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("begin")
-        other.execute("select * from faultline.claim('mail', 'w/1', 1, flows => true, limits => true)")
+        other.execute("select * from faultline.claim('mail', 'w/1', 1)")
         other.execute("prepare transaction 'it''s mine'")
         try:
             found = findings(dsn)
@@ -81,7 +81,7 @@ def test_the_doctor_names_a_session_that_works_on_in_a_transaction_that_holds_a_
         session.execute("select faultline.set_limit('mail', '', '{\"concurrency\": 2}')")
 
     with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as waiter:
-        holder.execute("select * from faultline.claim('mail', 'w/1', 1, flows => true, limits => true)")
+        holder.execute("select * from faultline.claim('mail', 'w/1', 1)")
         pid = holder.info.backend_pid
         busy = [threading.Thread(target=sleep, args=(holder,)), threading.Thread(target=wait, args=(waiter,))]
         for thread in busy:

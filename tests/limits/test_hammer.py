@@ -25,7 +25,8 @@ _STRICT = (
     "select count(*) from faultline.open_jobs where queue = %s and group_key = %s and state in ('queued', 'running')"
     " and (state = 'running' or counted is not null)"
 )
-#: So long may nothing be granted while jobs wait: longer than a lease, and than the minute after which `fold` hears all.
+#: So long may nothing be granted while jobs wait: longer than a lease, and than the minute after which `maintain_limits`
+#: hears all.
 _STUCK_SECONDS = 90.0
 #: So many of each group are drained. The others are cancelled: a limit of one makes a thousand jobs take a minute.
 _DRAINED = 20
@@ -65,12 +66,10 @@ def drain(connection: psycopg.Connection) -> str:
         claims += 1
         # As workers do beside their claims.
         connection.execute("select count(*) from faultline.reap(10000, false)")
-        connection.execute("select faultline.fold()")
+        connection.execute("select faultline.maintain_limits()")
         owner = f"drain/{claims}"
         rows = connection.execute(
-            # As a worker, and as somebody's own SQL that does not know flows.
-            "select job_id, fencing_token from faultline.claim(%s, %s, 500, flows => %s, limits => true)",
-            (QUEUE, owner, claims % 3 > 0),
+            "select job_id, fencing_token from faultline.claim(%s, %s, 500)", (QUEUE, owner)
         ).fetchall()
         if rows:
             give_up = time.monotonic() + _STUCK_SECONDS

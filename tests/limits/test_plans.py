@@ -30,7 +30,7 @@ def enqueue(queue: Driver, groups: list[str]) -> None:
 
 def claim(queue: Driver, owner: str, most: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = queue.execute(
-        "select job_id, fencing_token, %s::text, group_key from faultline.claim('q', %s, %s, flows => true, limits => true)",
+        "select job_id, fencing_token, %s::text, group_key from faultline.claim('q', %s, %s)",
         owner,
         owner,
         most,
@@ -113,7 +113,7 @@ def test_no_claim_starts_parallel_workers(queue: Driver, sessions: Sessions) -> 
     late = sessions.open()
     for number in range(10):
         assert len(claim(late, f"w/{number}", 10)) == 10
-        late.execute("select faultline.next_turn('q')")
+        late.execute("select faultline.next_claim_at('q')")
         late.execute("select faultline.due('{q}', '{}', '{}', '{}', '{}')")
 
     late.execute("select pg_stat_force_next_flush()")

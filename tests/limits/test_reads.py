@@ -24,9 +24,7 @@ def enqueue(queue: Driver, name: str, group: str | None, jobs: int = 1, **more: 
 
 
 def claim(queue: Driver, name: str, jobs: int) -> list[Any]:
-    found = queue.connection.execute(
-        "select * from faultline.claim(%s, 'w/1', %s, flows => true, limits => true)", [name, jobs]
-    )
+    found = queue.connection.execute("select * from faultline.claim(%s, 'w/1', %s)", [name, jobs])
     return found.fetchall()
 
 

@@ -122,8 +122,8 @@ def test_a_limit_that_no_living_worker_has_in_its_code_is_shown_as_such(dsn: str
     with Faultline(dsn) as app:
         app.queue("mail", concurrency=2)
         app.declare()
-        queue.beat("w")
-        queue.execute("update faultline.workers set beat_at = now() + '1 hour'")
+        queue.heartbeat("w")
+        queue.execute("update faultline.workers set heartbeat_at = now() + '1 hour'")
         assert not app.limits.read("mail")[0].orphaned, "a worker that does not say may have it"
         queue.execute("select faultline.announce('w', '{}', 1, '{}', '{}', '{mail}')")
         assert not app.limits.read("mail")[0].orphaned

@@ -156,10 +156,10 @@ def test_a_bulk_has_each_key_once_and_answers_in_order(queue: Driver) -> None:
 
 
 def test_a_fresh_submission_cannot_be_unique(queue: Driver) -> None:
-    job = '[{"task": "t", "id": "00000000-0000-0000-0000-000000000007", "unique": {}}]'
+    job = '[{"task": "t", "id": "00000000-0000-7000-8000-000000000007", "unique": {}}]'
 
     with pytest.raises(psycopg.Error, match="or be unique"):
-        queue.value("select place from faultline.enqueue_many(%s::text, false, true)", job)
+        queue.value("select ordinal from faultline.enqueue_many(%s::text, false, true)", job)
 
 
 def test_an_idempotency_key_gives_the_job_that_stood_in(queue: Driver) -> None:

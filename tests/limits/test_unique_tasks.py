@@ -79,7 +79,7 @@ def test_a_published_topic_fills_the_key_in_the_database(app: Faultline) -> None
     @app.task(unique=Unique(key="doc:{doc_id}/{lang}"))
     def index(doc_id: int, lang: str = "en") -> None: ...
 
-    app.subscribe()
+    app.declare()
     (first,) = app.publish("doc.saved", {"doc_id": 1, "by": "ada"})
     (second,) = app.publish("doc.saved", {"doc_id": 1, "by": "bob"})
     (other,) = app.publish("doc.saved", {"doc_id": 1, "lang": "de"})
@@ -89,7 +89,7 @@ def test_a_published_topic_fills_the_key_in_the_database(app: Faultline) -> None
     assert index.enqueue(1).id == first.id
     with pytest.raises(JobRejected, match=r"the unique key of task .* doc_id is missing"):
         app.publish("doc.saved", {"by": "ada"})
-    assert app.subscribe() == 0
+    assert app.declare() == 0
 
 
 def test_a_throttled_task_may_be_subscribed(app: Faultline) -> None:
@@ -97,7 +97,7 @@ def test_a_throttled_task_may_be_subscribed(app: Faultline) -> None:
     @app.task(unique=Unique(None, period=60))
     def alert(host: str) -> None: ...
 
-    app.subscribe()
+    app.declare()
 
     assert [app.publish("down", {"host": "a"})[0].created for _ in range(2)] == [True, False]
 

@@ -338,7 +338,7 @@ def test_a_worker_that_could_use_all_permits_leaves_some_to_another(app: Faultli
     assert sum(one != after for one, after in itertools.pairwise(owners)) >= 3, Counter(owners)
 
 
-SLEEPS = "select faultline.beat('sleeper', 'elsewhere', 1, '1', array['mail'], array['mail'])"
+SLEEPS = "select faultline.heartbeat('sleeper', 'elsewhere', 1, '1', array['mail'], array['mail'])"
 
 
 def woken(listener: psycopg.Connection) -> list[str]:

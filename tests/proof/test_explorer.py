@@ -46,7 +46,7 @@ MUTANTS = {
         "in the end its effect exists 2 times",
     ),
     "a step that does not lock its job": (
-        "hold",
+        "lock_lease",
         ("\n  for update;", ";"),
         "step-reap",
         "A's step with token 1 was committed (lease_lost): the job is queued, token 1",
@@ -87,28 +87,31 @@ MUTANTS = {
         "in the end its journal should be",
     ),
     "a key whose loser is not told the winner's job": (
-        "place_known",
+        "insert_or_find_jobs",
         (
-            "select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news, answered) r;",
+            (
+                "select r.ids, r.news into ids, news from faultline.resolve_known(insert_or_find_jobs.jobs, ids, news,"
+                " answered) r;"
+            ),
             "null;",
         ),
         "enqueue-key",
         "B's enqueue made a second job for one key",
     ),
     "keys taken in the order of the submission": (
-        "place_known",
+        "insert_or_find_jobs",
         ("order by p.idempotency_key, p.place", "order by p.place"),
         "enqueue-keys-crossed",
         "enqueue ended with DeadlockDetected",
     ),
     "a unique job that is not locked for who is answered with it": (
-        "place_unique",
+        "insert_unique_jobs",
         ("    for update skip locked;\n    is_queued", ";\n    is_queued"),
         "unique-look-claim",
         "no run has seen what was committed by a",
     ),
     "a unique job that stands in when it is cancelled": (
-        "place_unique",
+        "insert_unique_jobs",
         ("where j.id = known.job_id and coalesce(j.state, '') = 'queued'\n", "where j.id = known.job_id\n"),
         "unique-cancel",
         "no run has seen what was committed by a",
@@ -139,18 +142,21 @@ MUTANTS = {
     ),
     "a take without a lease": (
         "take_budget",
-        ("if not faultline.hold(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then", "if false then"),
+        (
+            "if not faultline.lock_lease(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then",
+            "if false then",
+        ),
         "budget-take-expiry",
         "after its lease was taken back",
     ),
     "a run that does not see that a budget was raised": (
-        "was_raised",
+        "budget_raised_since_asked",
         ("    for share of b\n", ""),
         "budget-wait-raise",
         "wait for ever",
     ),
     "a claim that looks what is open after it has looked for events": (
-        "hear",
+        "apply_group_events",
         (
             "pg_snapshot_xmax(before)",
             "pg_snapshot_xmax(pg_current_snapshot())",
@@ -173,8 +179,8 @@ MUTANTS = {
         "2 jobs of one schedule run at once",
     ),
     "a submission sent again that does not look into the ledger": (
-        "place_known",
-        ("news := faultline.withdraw_done(ids, news);", ""),
+        "insert_or_find_jobs",
+        ("news := faultline.delete_already_completed(ids, news);", ""),
         "enqueue-again-complete",
         "producer's enqueue made a second job for one key",
     ),

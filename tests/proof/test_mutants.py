@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SAMPLE = [
     "complete: compares the token",
-    "hold: locks the row",
+    "lock_lease: locks the row",
     "fence: asks for the time after the lock",
     "claim: passes over locked rows",
     "reap: blames nobody when several had started",
-    "place_known: takes keys in one order",
+    "insert_or_find_jobs: takes keys in one order",
     "enqueue_many: commits to the disk",
     "reap: looks for names where nobody can put any",
     "complete: plans for full tables",
@@ -108,11 +108,11 @@ def test_an_unknown_guard_is_answered_with_the_known_ones() -> None:
 
 @pytest.mark.long
 def test_the_command_shows_who_noticed(dsn: str) -> None:
-    shown = CliRunner().invoke(command_line, ["prove", "--dsn", dsn, "--only", "HOLD: COMPARES THE", "--json"])
+    shown = CliRunner().invoke(command_line, ["prove", "--dsn", dsn, "--only", "LOCK_LEASE: COMPARES THE", "--json"])
 
     assert shown.exit_code == 0, shown.output
     proofs = json.loads(shown.stdout)
-    assert [proof["guard"] for proof in proofs] == ["hold: compares the token", "hold: compares the owner"]
+    assert [proof["guard"] for proof in proofs] == ["lock_lease: compares the token", "lock_lease: compares the owner"]
     assert all(proof["caught_by"].startswith("probe: ") and proof["what"] for proof in proofs)
 
 

@@ -130,8 +130,12 @@ def test_a_submission_is_told_by_the_ids_that_the_client_made_or_those_of_the_an
         (verbs.reap(), [(JOB, 1, "w/1", "queued", "lease_expired")], ("reap", 7, 1, "w/1", "ok", None)),
         (verbs.suspend([lease()], ["[]"]), [], ("suspend", 7, 1, "w/1", "ok", None)),
         (verbs.record(lease(), []), [(JOB, 1, "w/1", "lease_lost", 1)], ("record", 7, 1, "w/1", "failed", "lease_lost")),
-        (verbs.take(lease(), "1"), [("open", None, None, None)], ("take", 7, 1, "w/1", "ok", None)),
-        (verbs.take(lease(), "1"), [("stale", None, "lease_lost", 2)], ("take", 7, 1, "w/1", "failed", "lease_lost")),
+        (verbs.collect_outcomes(lease(), "1"), [("open", None, None, None)], ("collect_outcomes", 7, 1, "w/1", "ok", None)),
+        (
+            verbs.collect_outcomes(lease(), "1"),
+            [("stale", None, "lease_lost", 2)],
+            ("collect_outcomes", 7, 1, "w/1", "failed", "lease_lost"),
+        ),
         (verbs.signal(JOB, "go", key="k"), [(True,)], ("signal", 7, None, None, "ok", None)),
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
@@ -146,7 +150,7 @@ def test_every_verb_is_understood(
 
 def test_reading_is_no_operation(wire: Wire) -> None:
     wire.send(verbs.recall(lease(), "paid")).answered([])
-    wire.send(verbs.leave("w")).answered([])
+    wire.send(verbs.unregister_worker("w")).answered([])
 
     assert wire.told() == []
 

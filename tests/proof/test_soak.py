@@ -366,7 +366,7 @@ def test_the_judge_misses_what_nobody_has_taken_from_a_budget(scene: Scene) -> N
 def test_the_judge_misses_a_permit_that_did_not_come_back(scene: Scene) -> None:
     limited(scene, "a")
     scene.queue.complete(*scene.queue.claim(queue=limits.QUEUE))
-    scene.queue.value("select faultline.fold()")
+    scene.queue.value("select faultline.maintain_limits()")
     scene.hand.execute("update faultline.groups set holding = 1")
 
     broken = scene.broken()

@@ -122,7 +122,7 @@ MUTANTS = {
         Rule.TICK_ALONE,
     ),
     "a running job that stands in for another": (
-        "place_unique",
+        "insert_unique_jobs",
         ("where j.id = known.job_id and coalesce(j.state, '') = 'queued'\n", "where j.id = known.job_id\n"),
         Rule.UNIQUE_RUN,
     ),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import calendar
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from faultline import JobRejected
+from faultline.app.schedules import _rule
 from faultline.core.cron import CronLine
 from faultline.core.schedules import Missed, Rule, plan
 
@@ -183,14 +185,14 @@ def test_27_the_next_tick_is_never_in_the_past() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("60 * * * *", 'position 1: "60" is no minute'),
-        ("0 24 * * *", 'position 3: "24" is no hour'),
-        ("0  0,12,25 * * *", 'position 9: "25" is no hour'),
-        ("0 0 32 * *", 'position 5: "32" is no day of the month'),
-        ("0 0 * foo *", 'position 7: "foo" is no month'),
-        ("0 0 * * mon-", 'position 9: "mon-" is no day of the week'),
-        ("*/0 * * * *", 'position 1: "\\*/0" is no minute'),
-        ("5-1 * * * *", 'position 1: "5-1" is no minute'),
+        ("60 * * * *", 'position 1: "60" is not a minute'),
+        ("0 24 * * *", 'position 3: "24" is not an hour'),
+        ("0  0,12,25 * * *", 'position 9: "25" is not an hour'),
+        ("0 0 32 * *", 'position 5: "32" is not a day of the month'),
+        ("0 0 * foo *", 'position 7: "foo" is not a month'),
+        ("0 0 * * mon-", 'position 9: "mon-" is not a day of the week'),
+        ("*/0 * * * *", 'position 1: "\\*/0" is not a minute'),
+        ("5-1 * * * *", 'position 1: "5-1" is not a minute'),
         ("٣ * * * *", "position 1"),
         ("0 30 2 * * *", "six|sixth field"),
         ("* * * *", "4 fields instead of five"),
@@ -208,7 +210,7 @@ def test_27_an_impossible_line_is_refused_with_its_position(line: str, said: str
 
 def test_an_unknown_zone_is_refused() -> None:
     for name in ("Mars/Olympus", "", "../../etc/passwd", "/etc/localtime", "Europe"):
-        with pytest.raises(JobRejected, match="no time zone"):
+        with pytest.raises(JobRejected, match=r"no time zone|each host"):
             CronLine("* * * * *", name)
 
 
@@ -235,3 +237,62 @@ def test_25_thirty_days_of_missed_ticks_are_one_run(rule: Rule, ticks: int) -> N
     assert decided.missed[0].first == first
     assert isinstance(decided.missed[0], Missed)
     assert decided.next_at == rule.after(now + timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_every_range_and_step_is_read_as_it_is_written(index: int) -> None:
+    least, most = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)][index]
+    names = DAYS if index == 4 else ()
+    spans = [(first, last) for first in range(least, most + 1) for last in range(first + 1, most + 1)]
+    terms = [f"{first}-{last}{step}" for first, last in spans[:: 1 + len(spans) // 150] for step in ("", "/1", "/2", "/5")]
+    terms += [f"{first}/{step}" for first in (least, least + 1, most) for step in (1, 2, 7)] + ["*", "*/1", "*/3"]
+    terms += [f"{names[first]}-{names[last]}/2" for first, last in spans if names]
+
+    for term in terms:
+        fields = ["0", "0", "*", "*", "*"]
+        fields[index] = term
+        days = CronLine(" ".join(fields))._days  # noqa: SLF001
+        read: Any = [days.minutes, days.hours, days.days, days.months, days.weekdays][index]
+        # A week has two Sundays: 1/2 is 1, 3, 5 and 7.
+        wanted = {one % 7 for one in numbers(term, 0, 7, names)} if index == 4 else numbers(term, least, most)
+        assert {one % 7 if index == 4 else one for one in read} == wanted, term
+
+
+@pytest.mark.parametrize(
+    ("line", "term", "instead"),
+    [
+        ("0 21-21/1 * * *", "21-21/1", 'write "21", or "21-23/1"'),
+        ("5-5/10 * * * *", "5-5/10", 'write "5", or "5-59/10"'),
+        ("0 0 31-31/2 * *", "31-31/2", 'write "31"'),
+        ("0 0 1 dec-dec/3 *", "dec-dec/3", 'write "dec"'),
+        ("0 0 1 jan-1/3 *", "jan-1/3", 'write "jan", or "jan-dec/3"'),
+        ("0 0 * * mon-mon/2", "mon-mon/2", 'write "mon", or "mon-sat/2"'),
+        ("0 0 * * 1,5-5/1", "5-5/1", 'write "5", or "5-6/1"'),
+        ("0 0 L/2 * *", "L/2", 'write "L"'),
+        ("0 0 lw/1 * *", "lw/1", 'write "lw"'),
+    ],
+)
+def test_a_step_through_a_single_value_is_refused(line: str, term: str, instead: str) -> None:
+    """It would be read as open to the end: 21-21/1 as 21, 22 and 23."""
+    with pytest.raises(JobRejected) as raised:
+        CronLine(line)
+
+    assert f'"{term}" has a step and one value' in str(raised.value)
+    assert str(raised.value).endswith(instead)
+
+
+OF_THE_HOST = ["localtime", "LocalTime", "posixrules", "Factory", "posix/Europe/Berlin", "right/UTC", "/etc/localtime", ""]
+
+
+@pytest.mark.parametrize("name", OF_THE_HOST)
+def test_a_time_zone_that_each_host_reads_otherwise_is_refused(name: str) -> None:
+    with pytest.raises(JobRejected, match=r'such as "Europe/Berlin"'):
+        Rule("0 9 * * *", name)
+
+
+def test_a_time_zone_without_a_name_is_refused() -> None:
+    with resources.files("tzdata.zoneinfo.Europe").joinpath("Berlin").open("rb") as file:
+        nameless = ZoneInfo.from_file(file)
+
+    with pytest.raises(JobRejected, match="has no name"):
+        _rule("0 9 * * *", {"tz": nameless})

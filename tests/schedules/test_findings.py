@@ -24,7 +24,7 @@ def test_09_a_rolling_deployment_never_stops_a_schedule(dsn: str, queue: Driver,
         in_force = []
 
         async def deploy(app: Faultline, worker: str) -> None:
-            queue.beat(worker)
+            queue.heartbeat(worker)
             await scheduler(app, worker).begin()
             in_force.append(queue.value("select (spec ->> 'every')::float8 from faultline.schedules"))
 
@@ -59,10 +59,10 @@ def test_09_a_silent_worker_of_the_old_code_does_not_hold_the_schedule(dsn: str,
 
     async def story() -> list[str]:
         async with old, new:
-            queue.beat("v1")
+            queue.heartbeat("v1")
             await scheduler(old, "v1").begin()
             clock.advance(16)
-            queue.beat("v2")
+            queue.heartbeat("v2")
             answer = await new.async_database.run(verbs.declare_schedules("v2", new.schedule_declarations()))
             return [one.outcome for one in answer]
 
@@ -76,13 +76,13 @@ def test_09_a_schedule_that_is_gone_from_the_code_is_orphaned_and_nobody_ticks_i
 
     async def story() -> int:
         async with old, new:
-            queue.beat("v1")
+            queue.heartbeat("v1")
             await scheduler(old, "v1").begin()
             await scheduler(old, "v1").tick()
             queue.execute("delete from faultline.workers")
             clock.advance(60)
             # A worker lives, without this code.
-            queue.beat("v2")
+            queue.heartbeat("v2")
             return await scheduler(new, "v2").tick()
 
     assert asyncio.run(story()) == 0
@@ -95,13 +95,13 @@ def test_09_a_renamed_schedule_keeps_its_position_and_its_history(dsn: str, queu
 
     async def story() -> None:
         async with old, new:
-            queue.beat("v1")
+            queue.heartbeat("v1")
             await scheduler(old, "v1").begin()
             await scheduler(old, "v1").tick()
             clock.advance(60)
             await scheduler(old, "v1").tick()
-            queue.beat("v1")
-            queue.beat("v2")
+            queue.heartbeat("v1")
+            queue.heartbeat("v2")
             # Not beside the old one: both would tick.
             await scheduler(new, "v2").begin()
             assert queue.execute("select name from faultline.schedules") == [("report",)]

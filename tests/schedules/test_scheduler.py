@@ -273,7 +273,7 @@ def test_a_run_now_comes_beside_the_ticks(app: Faultline, queue: Driver, clock: 
 
 def test_a_schedule_in_the_code_of_a_living_worker_is_not_removed(app: Faultline, queue: Driver) -> None:
     declared(app)
-    queue.beat("w")
+    queue.heartbeat("w")
     played(app, scheduler(app).begin)
 
     with pytest.raises(IllegalTransition, match="would make it again"):

@@ -155,7 +155,7 @@ class Model:
         # What was completed under a lease needs no renewal, and its holder did nothing wrong.
         return self.refused(lease for lease in leases if not self.holding(lease) and not self._completed_by(lease))
 
-    def mark_started(self, leases: Sequence[Lease]) -> Counter[Refused]:
+    def record_start(self, leases: Sequence[Lease]) -> Counter[Refused]:
         for job in self._held(leases):
             job.started = True
         return self.refused(lease for lease in leases if not self.holding(lease))

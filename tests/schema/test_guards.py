@@ -93,7 +93,7 @@ def test_a_clock_that_was_replaced_is_noticed(queue: Driver) -> None:
         " return '2100-01-01'::timestamptz"
     )
 
-    assert queue.broken_invariants(without=()) == ["the_clock_is_the_servers"]
+    assert queue.broken_invariants(without=()) == ["times_come_from_the_server_clock"]
 
 
 def test_now_is_an_index_condition(queue: Driver) -> None:

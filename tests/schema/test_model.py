@@ -36,6 +36,8 @@ EXAMPLES = settings(max_examples=80, stateful_step_count=40, deadline=None, dera
 
 #: One rule that chooses among all moves, weighted by hand. Rules of their own would be switched off at random, most of them
 #: in most examples, which is of use to those who have thousands of examples to spend.
+#: The id of a submission that comes again.
+ONES = UUID("00000000-0000-7000-8000-000000000001")
 MOVES = [
     *("enqueue", "enqueue", "claim", "claim", "keep", "keep", "keep", "settle", "settle"),
     *("time_passes", "time_passes", "reap", "reap", "operate", "operate"),
@@ -88,7 +90,7 @@ class Verbs(RuleBasedStateMachine):
             case "key":
                 self._enqueue_again(replace(job, idempotency_key=chance.choice("kl")))
             case "id":
-                self._enqueue_again(replace(job, id=UUID(int=1)))
+                self._enqueue_again(replace(job, id=ONES))
             case way:
                 (placed,) = self.queue.run(verbs.enqueue_many([job], Ids() if way == "fresh" else None))
                 note(f"{job} is {placed}")
@@ -122,7 +124,16 @@ class Verbs(RuleBasedStateMachine):
 
         note(f"{owner} claims {most} from {bounds} and gets {granted}")
         assert [
-            (it.job_id, it.fencing_token, it.owner, it.attempt, it.max_attempts, it.mark_start, it.reaps, it.next_run_at)
+            (
+                it.job_id,
+                it.fencing_token,
+                it.owner,
+                it.attempt,
+                it.max_attempts,
+                it.needs_start_record,
+                it.reaps,
+                it.next_run_at,
+            )
             for it in granted
         ] == [
             (it.id, it.token, owner, it.attempt, it.max_attempts, it.is_to_be_marked, it.reaps, it.next_run_at)
@@ -132,14 +143,14 @@ class Verbs(RuleBasedStateMachine):
 
     def keep(self, chance: Random) -> None:
         """Write, and keep the leases."""
-        verb = chance.choice(["renew", "mark_started", "mark_started", "step", "progress", "fence", "fence"])
+        verb = chance.choice(["renew", "record_start", "record_start", "step", "progress", "fence", "fence"])
         leases = self._some_leases(chance, verb)
         value = chance.choice([None, 1, {"percent": 50}])
         match verb if leases else None:
             case "renew":
                 assert refusals(self.queue.renew(*leases)) == self.model.renew(leases)
-            case "mark_started":
-                assert refusals(self.queue.mark_started(*leases)) == self.model.mark_started(leases)
+            case "record_start":
+                assert refusals(self.queue.record_start(*leases)) == self.model.record_start(leases)
             case "step":
                 self._step(leases[0], chance.choice(["quote", "pay"]), value)
             case "progress":
@@ -287,10 +298,10 @@ def shown(queue: Driver) -> dict[UUID, tuple[Any, ...]]:
 def forget_everything(queue: Driver) -> None:
     """As `prune` would, with all guards on."""
     with queue.connection.transaction():
-        queue.connection.execute("select faultline.as_verb('prune')")
+        queue.connection.execute("select faultline.set_current_verb('prune')")
         for table in ("open_jobs", "ledger", "journal", "steps", "keys"):
             queue.connection.execute(f"delete from faultline.{table}".encode())
-        queue.connection.execute("select faultline.as_verb('')")
+        queue.connection.execute("select faultline.set_current_verb('')")
         queue.connection.execute("set local session_replication_role = replica")  # past the guard of the floor
         queue.connection.execute("update faultline.settings set token_floor = 0")
 

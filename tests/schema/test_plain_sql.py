@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_transaction_that_sends_no_notification_can_be_prepared(queue: Driver) -> None:
     if queue.value("show max_prepared_transactions") == "0":
         pytest.skip("this server has no two-phase commit")
-    queue.connection.execute("select faultline.beat('w', 'h', 1, 'v', array['default'], array['default'])")
+    queue.connection.execute("select faultline.heartbeat('w', 'h', 1, 'v', array['default'], array['default'])")
     queue.connection.execute("listen faultline")
 
     queue.connection.execute("begin")
@@ -51,7 +51,7 @@ def test_an_enqueue_in_plain_sql_costs_little_more_than_a_bare_insert(
     queue: Driver, record_property: Callable[[str, object], None], *, sleeping: bool
 ) -> None:
     queues = "array['default'], array['default']" if sleeping else "array['default']"
-    queue.connection.execute(f"select faultline.beat('w', 'h', 1, 'v', {queues})".encode())
+    queue.connection.execute(f"select faultline.heartbeat('w', 'h', 1, 'v', {queues})".encode())
 
     bare, enqueue = costs(queue, [_BARE] * 100, [f"select {_ENQUEUE}"] * 100)
 
@@ -69,7 +69,7 @@ def test_a_trigger_that_enqueues_costs_little_more_than_one_that_inserts(
             f"create function {name}() returns trigger language plpgsql as $f$ begin {does}; return new; end $f$;"
             f"create trigger it after insert on {name} for each row execute function {name}()".encode()
         )
-    queue.connection.execute("select faultline.beat('w', 'h', 1, 'v', array['default'])")
+    queue.connection.execute("select faultline.heartbeat('w', 'h', 1, 'v', array['default'])")
 
     bare, enqueue = costs(
         queue, *([f"insert into {name} select generate_series(1, 1000)"] for name in ("inserts", "enqueues"))

@@ -16,7 +16,7 @@ from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
-from faultline.store.connecting import NoConnection
+from faultline.store.connecting import InvalidDsn, NoConnection
 from faultline.store.database import Database, run_on
 from faultline.store.deadline import Deadline
 from faultline.store.reads import views
@@ -71,7 +71,7 @@ def test_nonsense_is_said_to_be_no_dsn() -> None:
 )
 def test_libpq_may_say_in_any_language_what_is_no_dsn(message: str) -> None:
     with pytest.raises(errors.ConfigError) as refused, translated("shop:SECRET"):
-        raise psycopg.ProgrammingError(message)
+        raise InvalidDsn(message)
 
     assert str(refused.value).startswith("invalid DSN: it does not begin with postgresql://, and a part of it is not NAME=")
     assert "SECRET" not in str(refused.value)
@@ -79,9 +79,21 @@ def test_libpq_may_say_in_any_language_what_is_no_dsn(message: str) -> None:
 
 def test_what_libpq_quotes_of_a_dsn_is_shown_in_no_language() -> None:
     with pytest.raises(errors.ConfigError) as refused, translated("postgresql://h/d?SECRET=1"):
-        raise psycopg.ProgrammingError("ungültiger URI-Query-Parameter: »SECRET«")
+        raise InvalidDsn("ungültiger URI-Query-Parameter: »SECRET«")
 
     assert str(refused.value).startswith("invalid DSN: ungültiger URI-Query-Parameter; the text is not shown")
+
+
+def test_only_what_connecting_raises_is_about_the_dsn(dsn: str) -> None:
+    with pytest.raises(errors.ConfigError, match=r"invalid DSN: .*connect_timeout"):
+        Database(make_conninfo(dsn, connect_timeout="soon")).facts()
+
+    unknown = Statement("ask", "select %s", (object(),), lambda rows: rows)
+    with (
+        contextlib.closing(Database(dsn)) as database,
+        pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'object'"),
+    ):
+        database.run(unknown)
 
 
 def test_an_unknown_database_is_named(dsn: str) -> None:
@@ -130,7 +142,7 @@ class Cut:
 def test_an_enqueue_whose_answer_is_lost_is_sent_again_and_makes_one_job(
     database: Database, killer: psycopg.Connection
 ) -> None:
-    job_id = uuid4()
+    job_id = Ids().new()
     statement = verbs.enqueue_many([Submission("t", id=job_id)])
 
     (placed,) = database.run(Cut(statement, killer, "after").build())
@@ -145,13 +157,13 @@ def test_an_enqueue_on_connections_that_died_in_the_pool_is_sent_again(
     database.run(views.job(uuid4()))
     kill_others(killer)
 
-    (placed,) = database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
+    (placed,) = database.run(verbs.enqueue_many([Submission("t", id=Ids().new())]))
 
     assert placed.created
 
 
 def test_a_write_that_must_not_be_sent_twice_has_an_unknown_outcome(database: Database, killer: psycopg.Connection) -> None:
-    (placed,) = database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
+    (placed,) = database.run(verbs.enqueue_many([Submission("t", id=Ids().new())]))
     database.run(verbs.cancel(placed.job_id))
 
     with pytest.raises(errors.OutcomeUnknown, match="may or may not have been committed"):
@@ -163,7 +175,7 @@ def test_a_write_that_must_not_be_sent_twice_has_an_unknown_outcome(database: Da
 def test_an_answer_that_is_lost_again_and_again_is_given_up_after_three_sends(
     database: Database, killer: psycopg.Connection
 ) -> None:
-    cut = Cut(verbs.enqueue_many([Submission("t", id=uuid4())]), killer, "after", times=99)
+    cut = Cut(verbs.enqueue_many([Submission("t", id=Ids().new())]), killer, "after", times=99)
 
     with pytest.raises(errors.OutcomeUnknown, match="enqueue"):
         database.run(cut.build())
@@ -198,7 +210,7 @@ def test_a_fresh_submission_is_not_taken_for_fresh_when_it_is_sent_again(
 def test_a_large_submission_whose_commit_got_no_answer_is_sent_again_as_a_whole(
     database: Database, killer: psycopg.Connection
 ) -> None:
-    parts = [verbs.enqueue_many([Submission("t", id=uuid4()) for _ in range(50)]) for _ in range(3)]
+    parts = [verbs.enqueue_many([Submission("t", id=Ids().new()) for _ in range(50)]) for _ in range(3)]
 
     answers = database.run_all([*parts[:2], Cut(parts[2], killer, "after").build()])
 
@@ -211,7 +223,7 @@ def test_failing_to_connect_again_after_a_lost_answer_is_an_unknown_outcome(
 ) -> None:
     """Only the second send says that it could not connect. The first may have happened."""
     database.run(views.job(uuid4()))
-    cut = Cut(verbs.enqueue_many([Submission("t", id=uuid4())]), killer, "after")
+    cut = Cut(verbs.enqueue_many([Submission("t", id=Ids().new())]), killer, "after")
     pool = database._open_pool()  # noqa: SLF001
     connections = iter([pool.connection(Deadline())])
 
@@ -236,7 +248,7 @@ def test_a_pool_that_gives_no_connection_wrote_nothing(database: Database, monke
     monkeypatch.setattr(database._open_pool(), "connection", connection)  # noqa: SLF001
 
     with pytest.raises(errors.DatabaseUnavailable, match="nothing was sent"):
-        database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
+        database.run(verbs.enqueue_many([Submission("t", id=Ids().new())]))
 
 
 @pytest.mark.parametrize(("autocommit", "error"), [(True, errors.OutcomeUnknown), (False, errors.DatabaseUnavailable)])
@@ -253,7 +265,7 @@ def test_a_servers_default_isolation_does_not_change_what_the_client_does(dsn: s
     killer.execute(f"alter database \"{killer.info.dbname}\" set default_transaction_isolation = 'serializable'".encode())
 
     with contextlib.closing(Database(dsn)) as database:
-        database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
+        database.run(verbs.enqueue_many([Submission("t", id=Ids().new())]))
         with database.connection() as connection:
             assert connection.execute("show transaction_isolation").fetchone() == ("read committed",)
 
@@ -271,7 +283,7 @@ def test_many_event_loops_do_not_leave_their_connections_behind(dsn: str, killer
 
 
 def test_async_lost_answers_are_asked_for_too(dsn: str, killer: psycopg.Connection) -> None:
-    job_id = uuid4()
+    job_id = Ids().new()
 
     async def enqueue() -> Any:
         database = AsyncDatabase(dsn)

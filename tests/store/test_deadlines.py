@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import Faultline
 from faultline.core import errors
+from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.core.settings import choose_timeout
 from faultline.store import connecting, verbs
@@ -113,7 +114,7 @@ def test_a_call_to_a_frozen_server_ends_at_its_deadline(dsn: str, kind: str) -> 
         os.kill(rows[0][0], signal.SIGSTOP)
 
     freeze = Statement("freeze", "select pg_backend_pid()", (), stop)
-    enqueue = verbs.enqueue_many([Submission("t", id=uuid4())])
+    enqueue = verbs.enqueue_many([Submission("t", id=Ids().new())])
 
     try:
         with taking_less_than(PATIENCE_SECONDS), pytest.raises(errors.OutcomeUnknown, match="no answer within 3 s while"):

@@ -28,7 +28,7 @@ CYCLE["self"] = CYCLE
         ({"x": Decimal("1.5")}, "x is a Decimal"),
         ({"x": datetime.now(UTC)}, "x is a datetime"),
         ({"x": {1: 2}}, "x has the key 1, which is not text"),
-        ({"x": object()}, "x is a object"),
+        ({"x": object()}, "x is an object"),
         (CYCLE, "nested too deeply or contains itself"),
     ],
 )

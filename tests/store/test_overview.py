@@ -37,7 +37,7 @@ def test_a_queue_is_shown_with_its_last_sample_and_its_rates(queue: Driver, cloc
     counted(queue, minutes_ago=0, due=10)
     told(queue, minutes_ago=9, started=1_000_000)
     told(queue, minutes_ago=1, worker="a", started=40, succeeded=30, runs=[10, 0, 30])
-    told(queue, minutes_ago=1, worker="b", started=20, failed=6, retried=3, waits=[0, 0, 0, 100])
+    told(queue, minutes_ago=1, worker="b", started=20, failed=6, rescheduled=3, waits=[0, 0, 0, 100])
     seconds = 240 + queue.value("select extract(second from faultline.now())::float8")
 
     (line,) = queue.run(overview.queues())
@@ -95,7 +95,7 @@ def test_a_trend_has_no_gaps_and_sums_queues_and_workers(queue: Driver, clock: C
 
 
 def test_totals_sum_all_there_is_and_trouble_the_last_hour(queue: Driver, clock: Clock) -> None:
-    told(queue, minutes_ago=5, refused=1, recovered=2, lost=3, failed=4)
+    told(queue, minutes_ago=5, refused=1, requeued=2, lost=3, failed=4)
     told(queue, minutes_ago=90, refused=10, succeeded=5)
     queue.connection.execute(
         "insert into faultline.tallies (queue, minute, worker, refused) values ('mail', '-infinity', '', 100)"
@@ -103,13 +103,13 @@ def test_totals_sum_all_there_is_and_trouble_the_last_hour(queue: Driver, clock:
 
     (total,) = queue.run(overview.totals())
 
-    assert (total.queue, total.refused, total.succeeded, total.recovered) == ("mail", 111, 5, 2)
+    assert (total.queue, total.refused, total.succeeded, total.requeued) == ("mail", 111, 5, 2)
     lately = queue.run(overview.counted())
-    assert (lately.refused, lately.lost, lately.recovered, lately.failed) == (1, 3, 2, 4)
+    assert (lately.refused, lately.lost, lately.requeued, lately.failed) == (1, 3, 2, 4)
 
 
 def test_a_worker_that_is_silent_is_not_called_alive(queue: Driver, clock: Clock) -> None:
-    queue.run(verbs.beat("w", host="h", pid=7, version="1", queues=["q"], sleeping=["q"], watched=False))
+    queue.run(verbs.heartbeat("w", host="h", pid=7, version="1", queues=["q"], sleeping=["q"], watched=False))
 
     (fresh,) = queue.run(overview.workers())
     clock.advance(seconds=4)
@@ -188,8 +188,8 @@ def test_a_queue_that_a_count_has_found_empty_is_as_old_as_that_count(queue: Dri
 def test_only_a_silent_worker_whose_session_lives_is_hung(queue: Driver, sessions: Sessions, clock: Clock) -> None:
     sessions.open().lock_as("frozen")
     for worker in ("frozen", "dead"):
-        queue.beat(worker)
-    queue.beat("behind a pooler", watched=False)
+        queue.heartbeat(worker)
+    queue.heartbeat("behind a pooler", watched=False)
 
     clock.advance(29)
     fresh = queue.run(overview.connected_and_silent())

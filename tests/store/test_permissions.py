@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,12 +12,17 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import faultline
 from faultline import Faultline, FaultlineError, PermissionDenied, Submission
 from faultline.store.translation import is_about_data, is_about_the_moment, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.conftest import NewLogin
+    from tests.driver import Driver
+
+SCHEMA = Path(faultline.__file__).parent / "schema"
 ANY_JOB = UUID("0198c2e4-5d3a-7b11-9f60-2a54c0de7f01")
 
 
@@ -75,3 +81,46 @@ def test_a_lost_right_says_nothing_about_a_job_and_is_not_waited_for_at_the_star
     assert refused.sqlstate == psycopg.errors.InsufficientPrivilege.sqlstate
     assert not is_about_data(refused)
     assert not is_about_the_moment(refused)
+
+
+#: Called by every connection, whatever its role.
+EVERYONES = {"now", "clock", "protocol"}
+#: `faultline api-keys` calls them as the owner: what may make keys may do everything that keys may.
+OWNERS = {"add_api_key", "revoke_api_key"}
+
+
+def names_in(folder: str) -> set[str]:
+    return {path.stem for path in (SCHEMA / folder).rglob("*.sql")}
+
+
+def test_roles_may_call_the_public_functions_and_the_world_none(queue: Driver) -> None:
+    rows = queue.connection.execute(
+        "select p.proname, has_function_privilege('public', p.oid, 'execute'),"
+        " (select bool_or(has_function_privilege(r.oid, p.oid, 'execute')) from pg_roles r"
+        "  where r.rolname in ('faultline_producer', 'faultline_worker', 'faultline_viewer', 'faultline_operator'))"
+        " from pg_proc p where p.pronamespace = 'faultline'::regnamespace"
+    ).fetchall()
+
+    assert {name for name, _, granted in rows if granted} == names_in("verbs") - OWNERS | EVERYONES
+    assert [name for name, everyone, _ in rows if everyone] == []
+
+
+def test_a_login_with_every_role_can_call_no_internal_function(dsn: str, queue: Driver, new_login: NewLogin) -> None:
+    calls = [
+        f"select faultline.{name}({', '.join(f'null::{kind}' for kind in kinds)})"
+        for name, kinds in queue.connection.execute(
+            "select p.proname, array(select format_type(t, null) from unnest(p.proargtypes::oid[]) t) from pg_proc p"
+            " where p.pronamespace = 'faultline'::regnamespace and p.proname = any (%s)"
+            " and p.prorettype <> 'trigger'::regtype",
+            (sorted(names_in("internal") - EVERYONES | OWNERS),),
+        ).fetchall()
+    ]
+    everything = "in role faultline_producer, faultline_worker, faultline_viewer, faultline_operator"
+
+    with psycopg.connect(dsn, user=new_login(everything), autocommit=True) as login:
+        login.execute("set search_path = faultline")
+        for call in calls:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for function"):
+                login.execute(call.encode())
+
+    assert len(calls) > 100

@@ -49,12 +49,12 @@ def test_a_lease_runs_out_when_time_is_moved_past_it(app: Faultline, queue: Driv
     assert (len(early), len(late)) == (0, 1)
 
 
-def test_afterwards_the_clock_is_the_servers_again(app: Faultline) -> None:
+def test_afterwards_times_come_from_the_server_clock_again(app: Faultline) -> None:
     with frozen_time(app) as time:
         time.advance(3600)
         frozen = broken(app)
 
-    assert frozen == ["the_clock_is_the_servers"]
+    assert frozen == ["times_come_from_the_server_clock"]
     assert broken(app) == []
     assert app.database.run(views.clock()) < time.now
 
@@ -77,7 +77,7 @@ def test_a_clock_that_a_killed_test_left_behind_is_put_right_by_the_next(app: Fa
     with frozen_time(app):
         pass
 
-    assert (left_behind, broken(app)) == (["the_clock_is_the_servers"], [])
+    assert (left_behind, broken(app)) == (["times_come_from_the_server_clock"], [])
 
 
 def test_a_dsn_will_do(dsn: str, queue: Driver) -> None:
@@ -111,7 +111,7 @@ def test_a_database_where_others_are_at_work_is_left_alone(app: Faultline, sessi
     watched = sessions.open()
     watched.connection.execute("select pg_advisory_lock(faultline.worker_lock('watched'))")
     for name in ("watched", "behind a pooler"):
-        app.database.run(beat(name, watched=name == "watched"))
+        app.database.run(heartbeat(name, watched=name == "watched"))
 
     with pytest.raises(ConfigError, match="behind a pooler on elsewhere, process 1; watched on") as error, frozen_time(app):
         pytest.fail("frozen")
@@ -121,7 +121,7 @@ def test_a_database_where_others_are_at_work_is_left_alone(app: Faultline, sessi
 
 
 def test_a_dead_worker_and_this_process_own_are_no_strangers(app: Faultline) -> None:
-    app.database.run(beat("killed", watched=True))
+    app.database.run(heartbeat("killed", watched=True))
 
     async def story() -> None:
         async with app.worker({"default": 1}) as worker:
@@ -132,8 +132,8 @@ def test_a_dead_worker_and_this_process_own_are_no_strangers(app: Faultline) -> 
     asyncio.run(story())
 
 
-def beat(name: str, *, watched: bool) -> Statement[datetime]:
-    return verbs.beat(name, host="elsewhere", pid=1, version="1", queues=["default"], sleeping=[], watched=watched)
+def heartbeat(name: str, *, watched: bool) -> Statement[datetime]:
+    return verbs.heartbeat(name, host="elsewhere", pid=1, version="1", queues=["default"], sleeping=[], watched=watched)
 
 
 def test_time_is_in_one_tests_hands(app: Faultline) -> None:

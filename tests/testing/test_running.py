@@ -155,7 +155,7 @@ def test_jobs_of_the_dead_are_taken_back_first(app: Faultline, queue: Driver, ra
     with frozen_time(app) as time:
         task(app, "note").enqueue("a")
         task(app, "note").options(max_attempts=1).enqueue("its only attempt")
-        queue.mark_started(*queue.claim(worker="killed"))
+        queue.record_start(*queue.claim(worker="killed"))
         time.advance(31)
 
         drained = drain(app)
@@ -235,7 +235,7 @@ def test_inline_the_error_of_the_task_is_the_callers(app: Faultline, ran: list[A
             task(app, "stumble").enqueue()
         with pytest.raises(KeyError, match="gone"):
             blocking.enqueue()
-        with pytest.raises(JobFailed, match="odd: its result cannot be stored: result of odd"):
+        with pytest.raises(JobFailed, match="odd: result of odd cannot be stored"):
             odd.enqueue()
         task(app, "note").enqueue("and on it goes")
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "tests.upgrades.program"
-
-
-def previous_wheel() -> Path:
-    """`make previous` renews it, when a release is made."""
-    (wheel,) = (Path(__file__).parent / "previous").glob("*.whl")
-    return wheel
+KEPT = Path(__file__).parent / "previous"
 
 
 class Build(NamedTuple):
@@ -64,17 +59,29 @@ class Build(NamedTuple):
         return {**os.environ, **path, "FAULTLINE_DSN": self.dsn}
 
 
-def unpack(folder: Path) -> Path:
-    with zipfile.ZipFile(previous_wheel()) as wheel:
-        wheel.extractall(folder)
+def previous_wheel(folder: Path) -> Path:
+    """The one that `make previous` keeps. Before the first release there is none: this build's own is made in `folder`."""
+    kept = [*KEPT.glob("*.whl")]
+    if not kept:
+        words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+        subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+        kept = [*folder.glob("*.whl")]
+    (wheel,) = kept
+    return wheel
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder)
     return folder
 
 
-def previous_texts() -> dict[str, str]:
-    """Path inside the schema → text, of the previous build."""
-    with zipfile.ZipFile(previous_wheel()) as wheel:
-        return {
-            name.removeprefix("faultline/schema/"): wheel.read(name).decode()
-            for name in wheel.namelist()
-            if name.startswith("faultline/schema/") and name.endswith(".sql")
-        }
+def texts(package: Path) -> dict[str, str]:
+    """Name of the file → text, of the schema of a package. Not by its folder: a file that was moved is the same. Without the
+    invariants, which no client depends on.
+    """
+    schema = package / "schema"
+    files = [file for file in schema.rglob("*.sql") if PurePath("invariants") not in file.relative_to(schema).parents]
+    found = {file.name: file.read_text() for file in files}
+    assert len(found) == len(files), "two files of the schema have one name"
+    return found

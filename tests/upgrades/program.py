@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -120,9 +119,7 @@ def _submit(connection: psycopg.Connection, key: str, number: int) -> None:
     again = task.options(idempotency_key=key).enqueue(**arguments)
     assert (again.id, again.created) == (handle.id, False)
     with connection.transaction():
-        old: Any = plain  # the build before takes the connection as `conn`
-        joined: Any = plain.using(connection).enqueue if hasattr(plain, "using") else partial(old.enqueue, conn=connection)
-        handle = joined(number)
+        handle = plain.using(connection).enqueue(number)
     acknowledged(plain, handle)
     if number % 50 == 7:
         acknowledged(long, long.enqueue(6.0))

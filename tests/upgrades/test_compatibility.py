@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from faultline.store.install.schema_text import Protocol, definition_files, meaning, numbered, protocol, protocol_in
-from tests.upgrades.builds import Build, previous_texts, unpack
+import faultline
+from faultline.store.install.schema_text import meaning, protocol, protocol_in
+from tests.upgrades.builds import Build, texts
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+PACKAGE = Path(faultline.__file__).parent
 _VERBS = """
 select p.proname::text,
   (select array_agg(t.type::regtype::text order by t.place) from unnest(p.proargtypes) with ordinality as t (type, place)),
@@ -39,31 +39,31 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind in ('r', 'v', 'c'
 """
 
 
-def test_a_changed_schema_has_a_higher_version() -> None:
+def test_a_changed_schema_has_a_higher_version(previous: Path) -> None:
     """One step for each release, whatever changed in between. Raise it in schema/internal/protocol.sql."""
-    before = previous_texts()
-    previous = protocol_in(before["functions/protocol.sql"]) if "functions/protocol.sql" in before else Protocol(1, 1)
-    changed = {path for path, text in _texts().items() if meaning(text) != meaning(before.get(path, ""))}
-    gone = before.keys() - _texts().keys()
+    before, now = texts(previous / "faultline"), texts(PACKAGE)
+    version = protocol_in(before["protocol.sql"]).version
+    changed = {name for name, text in now.items() if meaning(text) != meaning(before.get(name, ""))}
 
-    assert protocol().version == previous.version + bool({path for path in changed | gone if "invariants/" not in path})
-    assert protocol().serves_from <= previous.version
+    assert protocol().version == version + bool(changed | (before.keys() - now.keys()))
+    assert protocol().serves_from <= version
 
 
-def test_the_numbered_files_of_the_previous_build_are_unchanged() -> None:
-    before = {path: text for path, text in previous_texts().items() if path[:4].isdigit()}
+def test_the_numbered_files_of_the_previous_build_are_unchanged(previous: Path) -> None:
+    before = {name: text for name, text in texts(previous / "faultline").items() if name[:4].isdigit()}
 
-    assert {path: _texts()[path] for path in before} == before
+    assert before
+    assert {name: texts(PACKAGE)[name] for name in before} == before
 
 
 @pytest.mark.long
-def test_the_previous_builds_calls_find_their_verbs(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
+def test_the_previous_builds_calls_find_their_verbs(dsn: str, empty_dsn: str, previous: Path) -> None:
     """By place or by name, with as few arguments as before; and the answers begin with the columns that they had."""
-    Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
-    with psycopg.connect(empty_dsn) as previous, psycopg.connect(dsn) as this:
+    Build(empty_dsn, previous).run("-m", "faultline", "migrate")
+    with psycopg.connect(empty_dsn) as earlier, psycopg.connect(dsn) as this:
         ours = this.execute(_VERBS).fetchall()
 
-        for name, types, names, required, many, answer, columns in previous.execute(_VERBS).fetchall():
+        for name, types, names, required, many, answer, columns in earlier.execute(_VERBS).fetchall():
             # A verb may stand there several times, for several types of one parameter.
             found = [row[2:] for row in ours if row[0] == name and _begins(row[1], types)]
             assert found, f"{name} is gone, or has other types of parameters"
@@ -75,28 +75,22 @@ def test_the_previous_builds_calls_find_their_verbs(dsn: str, empty_dsn: str, tm
 
 
 @pytest.mark.long
-def test_the_previous_builds_calls_in_flight_find_their_helpers(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
+def test_the_previous_builds_calls_in_flight_find_their_helpers(dsn: str, empty_dsn: str, previous: Path) -> None:
     """In the old text, after the migration. So a helper that is to answer otherwise needs other types, or another name."""
-    Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
-    with psycopg.connect(empty_dsn) as previous, psycopg.connect(dsn) as this:
+    Build(empty_dsn, previous).run("-m", "faultline", "migrate")
+    with psycopg.connect(empty_dsn) as earlier, psycopg.connect(dsn) as this:
         ours = {(name, tuple(types or ())): about for name, types, *about in this.execute(_FUNCTIONS).fetchall()}
-        for name, types, *about in previous.execute(_FUNCTIONS).fetchall():
+        for name, types, *about in earlier.execute(_FUNCTIONS).fetchall():
             assert ours.get((name, tuple(types or ())), about) == about, f"{name}: another answer, or other parameters"
 
 
-def test_the_tables_and_views_of_the_previous_build_have_all_their_columns(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
-    Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
-    with psycopg.connect(empty_dsn) as previous, psycopg.connect(dsn) as this:
+def test_the_tables_and_views_of_the_previous_build_have_all_their_columns(dsn: str, empty_dsn: str, previous: Path) -> None:
+    Build(empty_dsn, previous).run("-m", "faultline", "migrate")
+    with psycopg.connect(empty_dsn) as earlier, psycopg.connect(dsn) as this:
         ours = set(this.execute(_COLUMNS).fetchall())
 
-        assert set(previous.execute(_COLUMNS).fetchall()) <= ours
+        assert set(earlier.execute(_COLUMNS).fetchall()) <= ours
 
 
 def _begins(longer: list[Any] | None, shorter: list[Any] | None) -> bool:
     return (longer or [])[: len(shorter or [])] == (shorter or [])
-
-
-def _texts() -> dict[str, str]:
-    """By the names that the previous build's files have: its functions stood in one folder, its numbered files beside it."""
-    definitions = {f"{'functions/' * part.is_function}{part.name}.sql": part.text for part in definition_files()}
-    return definitions | {f"{file.name}.sql": file.text for file in numbered()}

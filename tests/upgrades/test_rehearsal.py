@@ -14,7 +14,7 @@ import pytest
 from faultline.store.database import run_on
 from faultline.store.install import migrate
 from faultline.store.reads import invariants
-from tests.upgrades.builds import Build, unpack
+from tests.upgrades.builds import Build
 from tests.versions import note_another_text
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ EFFECTS = {"pay", "pay_blocking", "stepped"}
 class Stage:
     """Both builds on one database, and what their producers were promised."""
 
-    def __init__(self, dsn: str, folder: Path) -> None:
+    def __init__(self, dsn: str, folder: Path, previous: Path) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True)
-        self.previous, self.this = Build(dsn, unpack(folder / "previous")), Build(dsn)
+        self.previous, self.this = Build(dsn, previous), Build(dsn)
         self.processes: list[subprocess.Popen[str]] = []
         self.killed: list[subprocess.Popen[str]] = []
         self._folder = folder
@@ -104,8 +104,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(empty_dsn: str, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(empty_dsn, tmp_path)
+def stage(empty_dsn: str, tmp_path: Path, previous: Path) -> Iterator[Stage]:
+    made = Stage(empty_dsn, tmp_path, previous)
     made.connection.execute("create table orders (job_id uuid not null)")
     with contextlib.closing(made.connection):
         try:
@@ -143,7 +143,8 @@ def test_the_previous_build_works_on_while_and_after_this_one_migrates(stage: St
     producers = [stage.producer(stage.previous)]
     stage.goes_on(60)
 
-    assert "applied" in stage.this.run("-m", "faultline", "migrate")
+    note_another_text(stage.connection)  # while this build plays the previous one, it has something to apply
+    assert "migrated to protocol" in stage.this.run("-m", "faultline", "migrate")
     for _ in range(4):  # each replaces all definitions under load
         note_another_text(stage.connection)
         assert migrate.migrate(stage.connection) == ["definitions"]
@@ -176,7 +177,8 @@ def test_nobody_of_many_who_submit_at_that_moment_notices_the_migration(stage: S
     crowd = stage.producer(stage.previous, "crowd")
     stage.submits(200)
 
-    assert "applied" in stage.this.run("-m", "faultline", "migrate")
+    note_another_text(stage.connection)
+    assert "migrated to protocol" in stage.this.run("-m", "faultline", "migrate")
     stage.submits(200)
     for _ in range(3):  # from now on it is this build's text
         note_another_text(stage.connection)

@@ -57,4 +57,5 @@ def ticked(db: Driver) -> None:
         rule = Rule.of(due.spec)
         first = due.next_at or rule.after(due.since)
         catch_up = due.spec.get("catch_up") or "latest"
-        db.run(verbs.tick(due, plan(rule, first, due.clock, catch_up=catch_up, catch_up_seconds=86_400)))
+        decided = plan(rule, first, due.clock, catch_up=catch_up, catch_up_seconds=86_400)
+        db.run(verbs.tick_many([verbs.Decision(due, decided)]))

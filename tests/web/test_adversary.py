@@ -62,7 +62,7 @@ def test_a_search_does_not_tell_whether_another_queues_job_exists(caller: Callab
 
 def test_the_workers_of_a_queue_do_not_tell_which_others_they_serve(caller: Callable[..., Api], db: Driver) -> None:
     for name, queues in (("w1", ["a", "secret"]), ("w2", ["secret"])):
-        db.run(verbs.beat(name, host="h", pid=1, version="1", queues=queues, sleeping=queues, watched=False))
+        db.run(verbs.heartbeat(name, host="h", pid=1, version="1", queues=queues, sleeping=queues, watched=False))
     bound = caller("read", queues=["a"])
 
     page = bound.http.get("/workers", headers=HTML)
@@ -81,7 +81,7 @@ def test_a_preview_does_not_tell_when_other_queues_jobs_failed(caller: Callable[
 
     answer = bound.post("/jobs/retry", json={"preview": True}).json()
 
-    assert answer == {"preview": True, "jobs": 0, "at_least": False, "next_cursor": None}
+    assert answer == {"preview": True, "jobs": 0, "refused": 0, "at_least": False, "next_cursor": None}
 
 
 # What belongs to everybody
@@ -220,7 +220,7 @@ def test_words_that_are_too_long_for_the_database_are_no_fault_of_ours(dsn: str,
         cancelled = api.http.post(f"/jobs/{job_id}/cancel", data=form, headers=HTML)
 
     assert (paused.status_code, unknown.status_code, cancelled.status_code) == (303, 404, 303)
-    assert db.value("select length(paused_because) from faultline.queues") == 1000
+    assert db.value("select length(paused_reason) from faultline.queues") == 1000
 
 
 @pytest.mark.parametrize(

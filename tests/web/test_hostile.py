@@ -59,7 +59,7 @@ def shared(servers: Servers) -> Iterator[Api]:
         {"task": "t", "run_at": 5},
         {"task": "t", "max_attempts": 0},
         {"task": "t", "unknown": 1},
-        {"task": "t", "id": "00000000-0000-0000-0000-000000000001"},
+        {"task": "t", "id": "00000000-0000-7000-8000-000000000001"},
         {"task": "t", "idempotency_key": "k"},
         {"task": "t", "args": {"a": "\x00"}},
         {"task": "t", "args": {"\x00": 1}},

@@ -269,7 +269,7 @@ def test_a_paused_queue_grants_nothing_until_it_is_resumed(api: Api, db: Driver)
 
 
 def test_workers_are_listed_with_what_they_told(api: Api, db: Driver) -> None:
-    db.run(verbs.beat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
+    db.run(verbs.heartbeat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
 
     db.run(verbs.announce("w1", ["t"], 24))
 

@@ -111,7 +111,7 @@ def test_a_job_that_was_given_back_is_not_said_to_have_been_had_by_nobody() -> N
     assert told(job=waiting) == "No worker has claimed this job yet. It has been waiting in mail for 1 min."
     assert told(job=replace(waiting, state=JobState.CANCELLED)) == "It was cancelled before any worker claimed it."
     for epochs in ((), (FAILED,)):
-        assert "It was held under token 2 and released without an error" in told(*epochs, job=given_back)
+        assert "A worker took it under token 2 and released it without an error" in told(*epochs, job=given_back)
         assert "worker has claimed" not in told(*epochs, job=replace(given_back, state=JobState.CANCELLED))
     assert "It was held" not in told(recovered, job=given_back)
     assert "It was held" not in told(FAILED, job=replace(given_back, suspended=True))

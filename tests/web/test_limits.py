@@ -220,7 +220,7 @@ def test_the_page_of_queues_shows_budgets(site: Site, db: Driver) -> None:
 def orphaned(db: Driver, name: str, *, in_code: bool = False) -> None:
     """A budget that code has declared, and a worker that runs with other code."""
     db.value("select faultline.declare_budget(%s, '{\"rate\": 5}')", name)
-    db.value("select faultline.beat('w', 'here', 1, '1', array['mail'])::text")
+    db.value("select faultline.heartbeat('w', 'here', 1, '1', array['mail'])::text")
     assert db.value("select faultline.announce('w', '{}', 1, '{}', %s)", [name] if in_code else ["another"])
 
 
@@ -253,7 +253,7 @@ def test_a_budget_that_a_living_worker_may_have_in_its_code_is_not_removed(api: 
     [found] = api.http.delete("/api/v1/budgets/openai").json()["budgets"]
     assert found["orphaned"] is False
 
-    # It does not say what it has: it has just started, or is of an older build.
+    # It has just started, and has not said what it has.
     db.execute("update faultline.workers set budgets = null")
     [found] = api.http.delete("/api/v1/budgets/openai").json()["budgets"]
     assert found["orphaned"] is False
@@ -362,4 +362,4 @@ def test_a_job_that_waits_for_a_budget_says_so(site: Site, db: Driver) -> None:
     page = site.page(f"/jobs/{job_id}").text
 
     assert "Waits for 90 of budget openai (in about " in page
-    assert "released without an error, as a job is that snoozes or waits for a budget" in page
+    assert "released it without an error. Probably it snoozed or waits for a budget" in page

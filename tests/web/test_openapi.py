@@ -59,8 +59,8 @@ def test_schemathesis_finds_nothing_wrong_with_the_flow_of_a_job_that_waits(dsn:
 def check(dsn: str, db: Driver, folder: Path, *more: str, examples: int = 8) -> None:
     key_id, key = access.new_key(random.SystemRandom())
     run_on(db.connection, access.add(key_id, access.digest_of(key) or b"", name="test", scopes=["admin"]))
-    db.run(verbs.beat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
-    db.connection.execute("update faultline.workers set beat_at = now() + interval '1 hour'")
+    db.run(verbs.heartbeat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
+    db.connection.execute("update faultline.workers set heartbeat_at = now() + interval '1 hour'")
 
     # The key is asked about once: to look it up for each of a thousand requests is what test_access does.
     with running(dsn, replace(QUICK, stream_seconds=0.05, key_seconds=60.0)) as address:

@@ -67,7 +67,7 @@ def fill(queue: Driver, clock: Clock) -> list[UUID]:
     queue.run(verbs.pause("mail", "the provider is down"))
     queue.sample()
     queue.connection.execute(
-        "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases)"
+        "insert into faultline.workers (id, started_at, heartbeat_at, watched, pid, host, version, queues, sleeping, leases)"
         " values ('w1', faultline.now(), faultline.now(), true, 1, 'host', '1', '{mail}', '{}', 1)"
     )
     return [raced, failing, waiting, cancelled, taken_back, running]
@@ -127,7 +127,7 @@ def test_hostile_text_in_every_field_stays_text(site: Site, queue: Driver, clock
     queue.run(verbs.pause(HOSTILE[:100], HOSTILE))
     queue.sample()
     queue.connection.execute(
-        "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping)"
+        "insert into faultline.workers (id, started_at, heartbeat_at, watched, pid, host, version, queues, sleeping)"
         " values (%s, faultline.now(), faultline.now(), true, 1, %s, %s, array[%s], '{}')",
         (HOSTILE.replace("/", "")[:99], HOSTILE, HOSTILE, HOSTILE[:100]),
     )

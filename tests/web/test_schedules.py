@@ -68,8 +68,8 @@ def test_a_schedule_is_set_read_changed_and_removed(api: Api, db: Driver) -> Non
 
 def test_without_a_queue_it_is_the_one_on_which_workers_serve_the_task(api: Api, db: Driver) -> None:
     def announced(queues: list[str], tasks: list[str]) -> None:
-        db.beat("w")
-        db.execute("update faultline.workers set queues = %s, tasks = %s, beat_at = now() + '1 hour'", queues, tasks)
+        db.heartbeat("w")
+        db.execute("update faultline.workers set queues = %s, tasks = %s, heartbeat_at = now() + '1 hour'", queues, tasks)
 
     def put(**more: Any) -> tuple[str, list[str]]:
         answer = api.http.put("/api/v1/schedules/report", json=NEW | more).json()
@@ -382,7 +382,7 @@ def test_the_page_of_a_schedule_shows_the_arguments_and_no_made_up_moment(dsn: s
 def test_an_orphaned_schedule_has_no_next_tick(dsn: str, db: Driver) -> None:
     declared(db)
     db.execute("delete from faultline.workers")
-    db.beat("other")
+    db.heartbeat("other")
 
     with browsed(dsn) as site:
         pages = [site.page(path).html for path in ("/schedules", "/schedules/report")]
@@ -397,9 +397,9 @@ def test_an_orphaned_schedule_has_no_next_tick(dsn: str, db: Driver) -> None:
 
 
 def test_a_worker_that_declares_a_schedule_otherwise_is_told_of_everywhere(dsn: str, db: Driver) -> None:
-    db.beat("one")
+    db.heartbeat("one")
     declared(db, worker="one")
-    db.beat("two")
+    db.heartbeat("two")
     declared(db, worker="two", digest="another")
 
     said = "1 living worker declares it otherwise"

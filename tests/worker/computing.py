@@ -90,14 +90,15 @@ def refused() -> None:
 
 @app.task(executor="process", max_attempts=1)
 def note_an_error() -> str:
-    note.warning("noted %s", "here", extra={"order": Order(7), "error": Unsendable(1, 2)})
+    note.warning("noted %s", "here", extra={"order": Order(7), "error": Unsendable(1, 2), "items": [1, {"two": 2.0}]})
     return "done"
 
 
 @app.task(executor="process", max_attempts=1)
-def fork(file: str) -> str:
+def fork(file: str, child: str) -> str:
     """Both the process and its child return."""
     if os.fork() == 0:
+        Path(child).write_text(str(os.getpid()))
         note.warning("from the child")
         while not Path(file).exists():
             time.sleep(0.02)

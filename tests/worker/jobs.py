@@ -95,6 +95,11 @@ async def block(job: Job, seconds: float) -> int:
     return job.fencing_token
 
 
+@app.task(max_attempts=2, backoff=lambda _: 0)
+async def block_always() -> None:
+    time.sleep(600)  # noqa: ASYNC251 - on purpose
+
+
 @app.task(timeout=1)
 async def block_within(job: Job, seconds: float) -> int:
     """The same, with a timeout that cannot take effect."""

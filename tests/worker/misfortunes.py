@@ -141,13 +141,43 @@ async def refused_at_its_commit(job: Job, _: Scene) -> None:
         await tx.execute(AT_ITS_COMMIT.format("raise exception 'the books do not balance'"))
 
 
-async def idle_for_too_long(job: Job, scene: Scene) -> None:
-    """Because another task blocked the event loop, for all that anybody knows."""
+async def own_idle_timeout(job: Job, scene: Scene) -> None:
     async with job.transaction() as tx:
         await tx.execute("set local idle_in_transaction_session_timeout = '10ms'")
-        there = f"select count(*) from pg_stat_activity where pid = {tx.connection.info.backend_pid}"
-        await auntil(lambda: not scene.queue.value(there))
+        await _session_has_ended(scene, tx)
         await tx.execute("select 1")
+
+
+async def own_transaction_timeout(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute(_limit_of_transactions(tx))
+        await tx.execute("select pg_sleep(20)")
+
+
+async def own_transaction_timeout_while_idle(job: Job, scene: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute(_limit_of_transactions(tx))
+        await _session_has_ended(scene, tx)
+        await tx.execute("select 1")
+
+
+async def own_transaction_timeout_before_it_completes(job: Job, scene: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute(_limit_of_transactions(tx))
+        await _session_has_ended(scene, tx)
+        tx.complete("early")
+
+
+def _limit_of_transactions(tx: Any) -> str:
+    """Servers before 17 have none: there, a statement's own."""
+    if tx.connection.info.server_version < 170_000:
+        return "set local idle_in_transaction_session_timeout = '50ms'; set local statement_timeout = '50ms'"
+    return "set local transaction_timeout = '50ms'"
+
+
+async def _session_has_ended(scene: Scene, tx: Any) -> None:
+    there = f"select count(*) from pg_stat_activity where pid = {tx.connection.info.backend_pid}"
+    await auntil(lambda: not scene.queue.value(there))
 
 
 async def internal_error(job: Job, _: Scene) -> None:
@@ -326,12 +356,13 @@ BY_THE_DATABASE: list[Misfortune] = [
     cancelled_in_a_savepoint, cancelled_while_it_completes, its_completion_waits_too_long,
     its_completion_takes_too_long, internal_error, wrapped_inside, swallowed_inside, swallowed_before_a_step,
     cancelled_while_it_fetches, cancelled_while_it_copies,
-    copied_onto_a_full_disk, idle_for_too_long, its_commit_waits_too_long,
+    copied_onto_a_full_disk, its_commit_waits_too_long,
 ]  # fmt: skip
 
 
 BY_THE_TASK: list[Misfortune] = [
     another_database_lost, mistake_in_sql, handled_then_another, raised_from_none, own_statement_timeout, own_lock_timeout,
     no_wait, no_wait_out_of_a_stream, duplicate, another_role, mistake_before_a_step,
-    refused_at_its_commit,
+    refused_at_its_commit, own_idle_timeout, own_transaction_timeout, own_transaction_timeout_while_idle,
+    own_transaction_timeout_before_it_completes,
 ]  # fmt: skip

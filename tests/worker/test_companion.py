@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import resource
 import signal
+import subprocess
+import sys
 import time
 from math import inf
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from faultline import Faultline
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
@@ -21,10 +25,15 @@ from faultline.worker.hold import Hold
 from faultline.worker.rescue import Rescue
 from faultline.worker.shared import Shared
 from faultline.worker.tally import Tally
-from tests.waiting import free_port, until
+from tests.waiting import auntil, free_port, until
+from tests.worker import jobs
+from tests.worker.full_disk import full_file_system
 from tests.worker.test_processes import PATIENCE, children_of, runs, said, worker, workers
+from tests.worker.working import logged, work
 
 if TYPE_CHECKING:
+    import io
+
     from tests.driver import Driver
 
 
@@ -70,12 +79,12 @@ def test_a_blocked_loop_gives_back_what_it_has_not_started(dsn: str, queue: Driv
     assert queue.job(blocking).fencing_token == 1
     assert {str(queue.job(job_id).owner).partition("/")[0] for job_id in rest} - {blocked_by} != set()
     assert queue.value("select count(*) from faultline.journal") == 0
-    assert '"loop_silent"' in log
+    assert '"event_loop_blocked"' in log
     assert '"tasks": "block"' in log
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("task", "words"), [("block", ["--silence", "3"]), ("block_within", [])])
+@pytest.mark.parametrize(("task", "words"), [("block", ["--loop-timeout", "3"]), ("block_within", [])])
 def test_a_loop_that_is_blocked_for_too_long_has_its_process_ended_and_its_task_named(
     dsn: str, queue: Driver, task: str, words: list[str]
 ) -> None:
@@ -88,7 +97,7 @@ def test_a_loop_that_is_blocked_for_too_long_has_its_process_ended_and_its_task_
         log = said(first)
         with worker(dsn):
             until(lambda: succeeded(queue, job_id))
-    assert '"loop_overdue"' in log
+    assert '"event_loop_timeout"' in log
     assert f'"tasks": "{task}", "job_ids": "{job_id}"' in log
     assert queue.job(job_id).result == 2
 
@@ -98,7 +107,7 @@ def test_a_loop_that_is_blocked_for_too_long_has_its_process_ended_and_its_task_
 def test_sigterm_ends_a_worker_whose_loop_is_blocked(dsn: str, queue: Driver, task: str) -> None:
     queue.enqueue(task, {"seconds": 300})
     with worker(dsn, "--grace", "1") as process:
-        until(lambda: "loop_silent" in said(process))
+        until(lambda: "event_loop_blocked" in said(process))
         asked = time.monotonic()
 
         process.send_signal(signal.SIGTERM)
@@ -131,11 +140,11 @@ def asked(port: int, path: str) -> int | None:
 def test_health_says_whether_the_loop_ticks_also_while_it_does_not(dsn: str, queue: Driver) -> None:
     port = free_port()
     # The companion must not end the process before anybody could ask.
-    with worker(dsn, "--health-port", str(port), "--silence", "6") as process:
+    with worker(dsn, "--health-port", str(port), "--loop-timeout", "6") as process:
         until(lambda: (asked(port, "/live"), asked(port, "/ready"), asked(port, "/")) == (200, 200, 404))
         queue.enqueue("block", {"seconds": 300})
 
-        until(lambda: "loop_silent" in said(process))
+        until(lambda: "event_loop_blocked" in said(process))
         blocked = asked(port, "/live")
         until(lambda: asked(port, "/live") is None)
 
@@ -153,6 +162,59 @@ def test_the_parent_of_several_processes_answers_for_all_of_them(dsn: str, queue
 
         os.kill(children_of(parent.pid)[0], signal.SIGSTOP)
         until(lambda: asked(port, "/ready") == 503)
+
+
+def test_several_processes_work_while_the_folder_for_temporary_files_is_full(
+    dsn: str, queue: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, job_id = free_port(), queue.enqueue("note", {"n": 1})
+    with full_file_system(tmp_path) as folder:
+        monkeypatch.setenv("TMPDIR", str(folder))
+        with worker(dsn, "--processes", "2", "--health-port", str(port)) as parent:
+            monkeypatch.undo()
+            until(lambda: asked(port, "/ready") == 200)
+            until(lambda: succeeded(queue, job_id))
+
+            assert "worker_died" not in said(parent)
+
+
+def test_children_that_die_in_a_loop_are_not_live(dsn: str, tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "dying.py").write_text(
+        "import os, signal, sys\n"
+        "from faultline import Faultline\n"
+        "app = Faultline()\n"
+        "if '--parent' in sys.argv:\n"
+        "    os.kill(os.getpid(), signal.SIGBUS)\n"
+    )
+    command = [sys.executable, "-m", "faultline", "worker", "dying:app", "--processes", "2", "--health-port", str(port)]
+    parent = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "FAULTLINE_DSN": dsn}, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: asked(port, "/live") == 503)
+
+        assert asked(port, "/ready") == 503
+    finally:
+        parent.terminate()
+        parent.wait(PATIENCE)
+
+
+def test_a_worker_without_room_for_its_memory_works_alone(dsn: str, queue: Driver, log: io.StringIO) -> None:
+    job_id = queue.enqueue("note", {"n": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def story() -> None:
+        await auntil(lambda: succeeded(queue, job_id))
+
+    with Faultline(dsn) as app:
+        app.task(name="note")(jobs.note.fn)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16 * 1024, before[1]))
+        try:
+            work(app, story)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    (failed,) = logged(log, "companion_failed")
+    assert "no shared memory: [Errno 27] File too large" in failed["error"]
 
 
 # In this process
@@ -242,20 +304,20 @@ def test_a_renewal_of_the_lease_that_stood_there_before_says_nothing_about_the_n
 def test_the_loop_may_be_silent_for_its_limit_and_no_longer_than_what_runs(queue: Driver) -> None:
     shared = Shared.create(10)
     shared.loop_ticked(100.0)
-    shared.set_silence(60.0)
-    allowed = [shared.silence_allowed()]
+    shared.set_loop_timeout(60.0)
+    allowed = [shared.blocking_allowed()]
     shared.timeout_of = lambda name: None if name == "untimed" else 10.0
     first, second = held(queue, shared, 2)
     shared.begin(first, 98.0)
-    allowed.append(shared.silence_allowed())
+    allowed.append(shared.blocking_allowed())
     shared.ended(first)
-    allowed.append(shared.silence_allowed())
+    allowed.append(shared.blocking_allowed())
     shared.leave([second])
     second.lease.task = "untimed"
     shared.enter([second], 7)
     shared.begin(first, 98.0)
     shared.begin(second, 98.0)
-    allowed.append(shared.silence_allowed())
+    allowed.append(shared.blocking_allowed())
 
     assert allowed == [60.0, 13.0, 60.0, 60.0]
 
@@ -277,7 +339,7 @@ def test_an_outage_is_told_of_once_and_so_is_its_end(
     monkeypatch.setattr("faultline.worker.rescue.Rescue", Away)
     now = 100.0
     shared = Shared.create(10)
-    shared.set_silence(inf)
+    shared.set_loop_timeout(inf)
     caplog.set_level("INFO", "faultline")
     companion = Companion(settings(), shared, monotonic=lambda: now)
 
@@ -290,5 +352,5 @@ def test_an_outage_is_told_of_once_and_so_is_its_end(
 
     until(ask_again)
 
-    told = [record.message for record in caplog.records if record.message.startswith(("loop_", "companion_"))]
-    assert told == ["loop_silent", "companion_failed", "companion_resumed"]
+    told = [record.message for record in caplog.records if record.message.startswith(("event_loop_", "companion_"))]
+    assert told == ["event_loop_blocked", "companion_failed", "companion_resumed"]

@@ -49,7 +49,7 @@ class Watched(Companion):
 
     def __init__(self, **words: Any) -> None:
         self.shared = Shared.create(10)
-        self.shared.set_silence(words.pop("silence", inf))
+        self.shared.set_loop_timeout(words.pop("silence", inf))
         self.shared.loop_ticked(self.now)
         self.shared.watch_ticked(self.now)
         super().__init__(settings(**words), self.shared, monotonic=lambda: self.now)
@@ -71,7 +71,7 @@ class Watched(Companion):
 
     def _rescue(self) -> None: ...
 
-    def _end(self) -> None:
+    def _end(self, **_: object) -> None:
         self.ended += 1
 
 
@@ -170,7 +170,7 @@ def test_each_silence_is_told_of_once_and_a_program_of_the_users_own_is_not_ende
         companion.pass_by(10, watch=True)
         companion.pass_by(1, loop=True, watch=True)
 
-    assert told(caplog) == ["loop_silent", "loop_overdue"] * 2
+    assert told(caplog) == ["event_loop_blocked", "event_loop_timeout"] * 2
     assert caplog.records[1].faultline_fields["action"] == "leases are not renewed any more"  # type: ignore[attr-defined]
     assert companion.ended == 0
 
@@ -214,11 +214,11 @@ def made(**words: Any) -> Ending:
     common: dict[str, Any] = {
         "capacity": 10,
         "grace_seconds": 1.0,
-        "silence_seconds": 60.0,
+        "loop_timeout_seconds": 60.0,
         "owns_process": False,
         "signals": None,
     }
-    common |= {"health": None, "folder": None, "monotonic": time.monotonic, "tasks": {}}
+    common |= {"health": None, "memory": None, "monotonic": time.monotonic, "tasks": {}}
     return Ending(words.pop("dsn", ""), "w", **{**common, **words})
 
 
@@ -370,13 +370,6 @@ def test_a_companion_that_dies_again_and_again_is_started_later_and_later_unless
 
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     assert len(started_at) == lived + 1
-
-
-def test_what_the_parent_reads_is_gone_with_the_worker(tmp_path: Path) -> None:
-    with closing(made(folder=tmp_path)):
-        there = list(tmp_path.iterdir())
-
-    assert (len(there), list(tmp_path.iterdir())) == (1, [])
 
 
 class Scene:

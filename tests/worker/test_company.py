@@ -27,7 +27,7 @@ class RowLocked(Faults):
         self.marks = 0
 
     def reach(self, point: str) -> None:
-        if point == "before_mark_started_sent":
+        if point == "before_record_start_sent":
             self.marks += 1
             if self.marks == 1:
                 connection = psycopg.connect(self._dsn)

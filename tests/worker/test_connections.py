@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from faultline import BlockingJob, Faultline, Job
+from faultline.store.database import Database
+from faultline.store.reads import views
 from faultline.worker.databases import Connections
-from tests.worker.working import PATIENCE, work
+from faultline_proof.proxy import Moment, Proxy
+from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -271,3 +275,68 @@ def test_an_attempt_that_is_over_keeps_no_connection_from_the_others(app: Faultl
             await asyncio.gather(*(task for task in kept if isinstance(task, asyncio.Task)), return_exceptions=True)
 
     assert work(app, story, {"default": 4}, job_connections_max=2) == ["done"] * 3
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+@pytest.mark.parametrize("death", ["known to the socket", "at begin"])
+def test_a_job_is_not_run_again_because_a_pooled_connection_has_died(dsn: str, kind: str, death: str) -> None:
+    """The server restarts or a standby is promoted while a job sleeps before its transaction."""
+    with Proxy(dsn, tell=lambda *_, **__: None) as wire:
+        app = Faultline(wire.dsn)
+        runs: list[str] = []
+
+        def die() -> None:
+            if len(runs) > 1:
+                return
+            if death == "at begin":
+                # Nobody is told before something is sent.
+                wire.cut("^begin", Moment.BEFORE_SENT)
+                return
+            end_sessions(dsn)
+
+        @app.task(max_attempts=1)
+        async def pay(job: Job) -> str:
+            runs.append("async")
+            async with job.transaction():
+                pass
+            die()
+            async with job.transaction() as tx:
+                tx.complete("paid")
+            return ""
+
+        @app.task(max_attempts=1)
+        def pay_in_a_thread(job: BlockingJob) -> str:
+            runs.append("blocking")
+            with job.transaction():
+                pass
+            die()
+            with job.transaction() as tx:
+                tx.complete("paid")
+            return ""
+
+        handle = (pay if kind == "async" else pay_in_a_thread).enqueue()
+
+        assert results(app, [handle]) == ["paid"]
+        assert runs == [kind]
+        app.close()
+
+
+def end_sessions(dsn: str) -> None:
+    """End every other session of the database, as a restart does, and wait until the clients can know it."""
+    others = "datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        end = f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where {others}"
+        assert all(gone for (gone,) in connection.execute(end.encode()).fetchall())
+
+
+def test_a_connection_that_has_ended_is_not_lent(dsn: str) -> None:
+    with contextlib.closing(Database(dsn, connections_max=2)) as database:
+        with database.connection() as first, database.connection() as second:
+            pids = {first.info.backend_pid, second.info.backend_pid}
+        end_sessions(dsn)
+
+        with database.connection() as fresh:
+            assert fresh.execute("select 1").fetchone() == (1,)
+            assert fresh.info.backend_pid not in pids
+        database.run(views.counts())
+        assert database.reconnects == 0

@@ -161,8 +161,8 @@ def test_a_process_that_a_task_forks_does_not_hold_the_companions_pipe(dsn: str,
 
 def test_a_companion_ends_when_it_is_told_to_though_somebody_else_holds_its_pipe() -> None:
     standby = Standby(
-        "", "w", capacity=10, grace_seconds=1.0, silence_seconds=60.0, owns_process=False, signals=None, health=None,
-        folder=None, monotonic=time.monotonic, tasks={},
+        "", "w", capacity=10, grace_seconds=1.0, loop_timeout_seconds=60.0, owns_process=False, signals=None, health=None,
+        memory=None, monotonic=time.monotonic, tasks={},
     )  # fmt: skip
     standby.start()
     process = standby._process  # noqa: SLF001

@@ -7,18 +7,25 @@ import pytest
 from faultline.store.async_database import AsyncDatabase
 from faultline.worker.notifier import Notifier
 
+ID = "0190b2a6-5d0e-7000-8000-000000000001"
 HINT = '"queue": "mail", "priority": 0, "run_at": "2030-01-01T00:00:00+00:00"'
 
 
 @pytest.mark.parametrize(
     ("worker_id", "payload", "heard"),
     [
-        ("me", f'{{{HINT}, "workers": null}}', [("mail", True)]),
-        ("me", f'{{{HINT}, "workers": ["you", "me"]}}', [("mail", True)]),
-        ("me", f'{{{HINT}, "workers": ["you"]}}', [("mail", False)]),
-        (None, f'{{{HINT}, "workers": ["you"]}}', [("mail", False)]),
+        ("me", f'{{{HINT}, "workers": null}}', [("mail", 0.0)]),
+        ("me", f'{{{HINT}, "workers": ["you", "me"]}}', [("mail", 0.0)]),
+        ("me", f'{{{HINT}, "workers": ["you"]}}', [("mail", None)]),
+        (None, f'{{{HINT}, "workers": ["you"]}}', [("mail", None)]),
+        ("me", f'{{{HINT}, "workers": ["me", "you"], "ids": ["{ID}"]}}', [("mail", 0.0)]),
+        ("me", f'{{{HINT}, "workers": ["you", "me"], "ids": ["{ID}"]}}', [("mail", 0.005)]),
+        ("me", f'{{{HINT}, "workers": ["you", "she", "me"], "ids": ["{ID}"]}}', [("mail", 0.01)]),
+        ("me", f'{{{HINT}, "workers": ["you", "me"], "ids": ["nonsense"]}}', []),
+        ("me", f'{{{HINT}, "workers": ["you", "me"], "ids": [3]}}', []),
+        ("me", f'{{{HINT}, "workers": ["you", "me"], "ids": 3}}', []),
         ("me", f'{{{HINT}, "workers": 3}}', []),
-        ("me", f"{{{HINT}}}", [("mail", True)]),
+        ("me", f"{{{HINT}}}", [("mail", 0.0)]),
         ("me", f"{{{HINT}}}".replace("+00:00", ""), []),
         ("me", f"{{{HINT}}}".replace("0,", '"0",'), []),
         ("me", "nonsense", []),
@@ -32,7 +39,7 @@ def test_a_worker_is_told_of_every_hint_and_whether_it_is_meant(
     notifier = Notifier(
         AsyncDatabase(""),
         worker_id=worker_id,
-        on_work=lambda queue, _, ours: told.append((queue, ours)),
+        on_work=lambda hint: told.append((hint.queue, hint.wake_after)),
         on_cancel=lambda _: None,
     )
 

@@ -91,7 +91,7 @@ def test_a_job_whose_last_worker_died_is_a_failure_for_observers(app: Faultline,
     async def deadly() -> None: ...
 
     queue.enqueue("deadly", max_attempts=1, lease_seconds=0.1, idempotency_key="order:42")
-    queue.mark_started(queue.claim_one(worker="gone"))
+    queue.record_start(queue.claim_one(worker="gone"))
 
     async def until_noticed() -> None:
         await auntil(lambda: seen)
@@ -240,7 +240,7 @@ def test_a_failure_that_no_exception_caused_is_one_for_observers(app: Faultline)
     drain(app)
 
     assert isinstance(seen[0], JobFailed)
-    assert "its result cannot be stored" in str(seen[0])
+    assert "cannot be stored" in str(seen[0])
 
 
 def test_a_timeout_says_where_the_task_was(app: Faultline) -> None:

@@ -15,7 +15,7 @@ from faultline.core.model import Lease
 from faultline.store.reads import overview
 from faultline.worker.endings import Failed, Released
 from faultline.worker.hold import Hold
-from faultline.worker.releases import PuttingOff, Releases
+from faultline.worker.releases import UNFIT_SECONDS_MAX, PuttingOff, Releases
 from faultline.worker.tally import Tally
 from tests.waiting import auntil
 from tests.worker.misfortunes import Scene, conflict
@@ -102,7 +102,7 @@ GONE = ValueError("gone")
 def given_back(times: int, *, token: int = 1) -> list[float]:
     """For how long a job of an unknown task is given back, one time after the other."""
     releases = Releases(random.Random(1), lambda: 0.0)
-    return [releases.unknown_task(held(token + n), []).delay_seconds or 0.0 for n in range(times)]
+    return [delay(releases.unknown_task(held(token + n), [])) for n in range(times)]
 
 
 @pytest.mark.parametrize("token", [1, 1_800_000_000_000_000])
@@ -121,10 +121,7 @@ def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
     counts = Tally(lambda: 0.0).of("default")
     rest: tuple[Any, ...] = ("t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1")
 
-    delays = [
-        releases.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), []).delay_seconds or 0.0
-        for n in range(10_000)
-    ]
+    delays = [delay(releases.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), [])) for n in range(10_000)]
 
     assert delays[49] < 1
     assert 7 < delays[999] < 13
@@ -142,6 +139,55 @@ def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log:
         releases.unknown_task(hold, ["known"])
 
     assert [line["jobs"] for line in logged(log, "task_unknown")] == [1, 3]
+
+
+@pytest.mark.parametrize("why", ["unknown task", "other parameters"])
+def test_a_job_that_the_code_does_not_fit_is_released_for_a_day_and_then_fails(why: str) -> None:
+    now = [100.0]
+    releases = Releases(random.Random(1), lambda: now[0])
+
+    def met() -> Released | Failed:
+        if why == "unknown task":
+            return releases.unknown_task(held(1), [])
+        return releases.unfitting_arguments(held(1), "the arguments do not match")
+
+    assert isinstance(met(), Released)
+    now[0] += UNFIT_SECONDS_MAX - 1
+    assert isinstance(met(), Released)
+    now[0] += 1
+    ending = met()
+
+    assert isinstance(ending, Failed)
+    assert ending.failure.then == "fail"
+    assert "no code came that fits; deploy it, then: faultline retry" in ending.failure.error
+    assert isinstance(met(), Released), "an operator who retries it has another day"
+
+
+def test_a_job_with_the_arguments_of_other_code_waits_for_that_code(
+    app: Faultline, queue: Driver, dsn: str, log: io.StringIO
+) -> None:
+    @app.task
+    async def charge(order: int) -> None: ...
+
+    job_id = queue.enqueue("charge", {"order_id": 1}, max_attempts=1)
+
+    async def until_given_back() -> None:
+        await auntil(lambda: queue.job(job_id).fencing_token and queue.state(job_id) is JobState.QUEUED)
+
+    work(app, until_given_back)
+
+    assert queue.job(job_id).attempt == 0
+    (warning,) = logged(log, "arguments_unfit")
+    assert (warning["level"], warning["task"]) == ("warning", "charge")
+    assert "the arguments do not match charge(order: 'int')" in warning["error"]
+
+    deployed = Faultline(dsn)
+
+    @deployed.task(name="charge")
+    async def charge_by_id(order_id: int) -> int:
+        return order_id
+
+    assert results(deployed, [deployed.handle(job_id)]) == [1]
 
 
 def test_interruptions_come_less_and_less_often() -> None:

@@ -39,7 +39,7 @@ def held(task: str) -> Hold:
         args={},
         attempt=1,
         max_attempts=5,
-        mark_start=False,
+        needs_start_record=False,
         reaps=0,
         priority=0,
         next_run_at=datetime(2030, 1, 1, tzinfo=UTC),

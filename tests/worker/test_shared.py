@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from math import inf
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -10,7 +11,8 @@ import pytest
 
 from faultline.worker import health
 from faultline.worker.hold import Hold
-from faultline.worker.shared import BEGUN, ENDED, Shared
+from faultline.worker.shared import BEGUN, ENDED, NamelessFile, Shared
+from tests.worker.full_disk import full_file_system
 from tests.worker.test_companion_guards import hold
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def test_tasks_and_queues_beyond_what_fits_disturb_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loop_at", "beat_at", "stop_asked_at", "found"),
+    ("loop_at", "heartbeat_at", "stop_asked_at", "found"),
     [
         (99.0, 99.0, 0.0, (True, True)),
         (30.0, 99.0, 0.0, (False, False)),
@@ -84,12 +86,12 @@ def test_tasks_and_queues_beyond_what_fits_disturb_nothing() -> None:
     ],
 )
 def test_live_needs_the_loop_and_ready_the_database(
-    loop_at: float, beat_at: float, stop_asked_at: float, found: tuple[bool, bool]
+    loop_at: float, heartbeat_at: float, stop_asked_at: float, found: tuple[bool, bool]
 ) -> None:
     shared = Shared.create(10)
-    shared.set_silence(60.0)
+    shared.set_loop_timeout(60.0)
     shared.loop_ticked(loop_at)
-    shared.beat_answered(beat_at)
+    shared.beat_answered(heartbeat_at)
     shared.stop_asked(stop_asked_at)
 
     assert (health.live([shared], 100.0)[0], health.ready([shared], 100.0)[0]) == found
@@ -97,20 +99,46 @@ def test_live_needs_the_loop_and_ready_the_database(
 
 def test_all_that_are_expected_must_be_ready() -> None:
     shared = Shared.create(1)
-    shared.set_silence(60.0)
+    shared.set_loop_timeout(60.0)
     shared.loop_ticked(99.0)
     shared.beat_answered(99.0)
 
-    assert [health.ready([shared], 100.0, expected)[0] for expected in (1, 2)] == [True, False]
+    assert [health.ready([shared], 100.0, expected=expected)[0] for expected in (1, 2)] == [True, False]
 
 
-def test_a_parent_looks_at_the_children_that_are_alive_and_have_begun(tmp_path: Path) -> None:
-    alive = {1, 2, 3}
-    Shared.create(1, str(tmp_path / "1.shared"))
-    (tmp_path / "2.shared").write_bytes(b"not written yet")
-    folder = health.Folder(tmp_path, lambda: alive)
-    seen = [len(folder.workers())]
-    alive = {2, 3}
-    seen.append(len(folder.workers()))
+def test_a_parent_looks_at_the_children_that_are_alive_and_have_begun() -> None:
+    alive = {1: NamelessFile("first"), 2: NamelessFile("not written yet")}
+    written = Shared.create(1, os.dup(alive[1].fileno()))
+    written.loop_ticked(7.0)
+    children = health.Children(lambda: alive)
+    seen = [[one.loop_at for one in children.workers()]]
+    del alive[1]
+    seen.append([one.loop_at for one in children.workers()])
 
-    assert seen == [1, 0]
+    assert seen == [[7.0], []]
+
+
+def test_memory_without_room_is_refused_instead_of_killing_who_writes_to_it(tmp_path: Path) -> None:
+    with full_file_system(tmp_path) as folder:
+        fd = os.open(folder / "shared", os.O_RDWR | os.O_CREAT)
+
+        with pytest.raises(OSError, match="No space left"):
+            Shared.create(10_000, fd)
+
+
+@pytest.mark.parametrize(
+    ("dying", "expected", "found"),
+    [([], 2, (True, True)), (["it"], 2, (True, False)), (["it", "it"], 2, (False, False))],
+)
+def test_processes_that_die_in_a_loop_are_not_ready_and_none_of_them_is_live(
+    dying: list[str], expected: int, found: tuple[bool, bool]
+) -> None:
+    workers = [Shared.create(1) for _ in range(expected)]
+    for shared in workers:
+        shared.loop_ticked(99.0)
+        shared.beat_answered(99.0)
+    live, about = health.live(workers, 100.0, expected=expected, dying=dying)
+    ready, _ = health.ready(workers, 100.0, expected=expected, dying=dying)
+
+    assert (live, ready) == found
+    assert about.get("dying", []) == dying

@@ -98,3 +98,19 @@ def test_a_child_that_asks_to_be_replaced_is_started_again_at_once_and_is_no_err
 
     assert [line["level"] for line in logged(log, "worker_replaced")] == ["info"]
     assert logged(log, "worker_died") == []
+
+
+def test_a_child_that_dies_again_and_again_is_known_for_it() -> None:
+    supervisor = Supervisor([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGBUS)"], 1)
+
+    def is_dying() -> list[str]:
+        supervisor.tick()
+        return supervisor.dying
+
+    assert supervisor.dying == []
+    until(is_dying, 60)
+    signal.raise_signal(signal.SIGTERM)
+    supervisor.run()
+
+    (told,) = supervisor.dying
+    assert "times in a row within 10 s of its start, the last time by SIGBUS" in told

@@ -127,7 +127,7 @@ def test_a_worker_tells_what_the_ledger_says(app: Faultline, queue: Driver) -> N
 
     totals = {total.queue: total for total in queue.run(overview.totals())}
     mail, rest = totals["mail"], totals["default"]
-    assert (mail.started, mail.succeeded, mail.failed, mail.retried) == (9, 7, 1, 1)
+    assert (mail.started, mail.succeeded, mail.failed, mail.rescheduled) == (9, 7, 1, 1)
     assert (rest.started, rest.succeeded, rest.released, rest.failed) == (3, 1, 1, 0)
     ledger = queue.value("select count(*) from faultline.ledger where queue = 'mail'")
     assert (mail.succeeded, mail.refused, mail.lost) == (ledger, 0, 0)
@@ -192,8 +192,8 @@ def test_a_worker_counts_whom_it_took_jobs_back_from(app: Faultline, queue: Driv
     report = asyncio.run(story())
 
     assert report["reaped"] == {"lease_expired": 1}
-    assert report["queues"]["default"]["recovered"] == 1
-    assert queue.run(overview.counted()).recovered == 1
+    assert report["queues"]["default"]["requeued"] == 1
+    assert queue.run(overview.counted()).requeued == 1
     assert report["leases"] == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 import socket
 from copy import copy
@@ -16,6 +17,8 @@ from faultline import Processes
 from faultline.core.running import job_fields
 from faultline.worker import task_process, task_processes
 from faultline.worker.endings import TimedOut
+from faultline.worker.process_reset import Surroundings
+from faultline.worker.task_answers import value_of
 from faultline.worker.task_process import ProcessDied
 from faultline.worker.task_process_main import _Jobs, _run, _Runner, _Wire
 from faultline.worker.task_processes import TaskProcesses
@@ -26,6 +29,9 @@ from tests.worker.test_runner import Line, held
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from faultline.app.tasks import Task
+    from faultline.worker.hold import Hold
 
 PATIENCE = 90.0
 LARGE = "x" * 1_000_000
@@ -41,7 +47,10 @@ class Jobs(Line):
     def start(self, task: str, limit: float | None = None, **args: Any) -> asyncio.Task[Any]:
         hold = held(task)
         hold.lease.args = args
-        return asyncio.create_task(self.processes.run(hold, computing.app.tasks[task], limit, self))
+        return asyncio.create_task(self._result(hold, computing.app.tasks[task], limit))
+
+    async def _result(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
+        return value_of(await self.processes.run(hold, task, limit, self), task)
 
     async def started(self, task: str, file: Path, limit: float | None = None) -> asyncio.Task[Any]:
         """It has begun, and ends when something is written to the file."""
@@ -273,13 +282,18 @@ def test_a_job_that_is_there_before_the_process_looks_is_announced_too() -> None
     task.processes = Processes(max_jobs=1)
     hold = held("measure")
     hold.lease.args = {"text": "abc"}
-    runner = _Runner(wire, {})
-    runner._functions[task.fn.__module__, task.fn.__qualname__] = task.fn  # noqa: SLF001 - it imports nothing here
-    jobs.send(task_process.NUMBER.pack(1) + task_process.frame_of(hold, task, None))
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    runner = _Runner(wire, {"main": None, "main_path": None, "level": level})
+    jobs.send(task_process.NUMBER.pack(1) + task_process.frame_of(hold, task, None, 1024))
 
-    _run(_Jobs(their_jobs, wire), wire, runner)
+    try:
+        _run(_Jobs(their_jobs, wire), wire, runner, Surroundings())
+    finally:
+        root.handlers[:] = handlers
 
     theirs.close()
-    assert [worker.receive()[0] for _ in range(2)] == ["began", "ended"]
+    frames = [worker.receive_frame() or b"" for _ in range(2)]
+    assert [json.loads(frame.partition(b"\n")[0])[0] for frame in frames] == ["began", "ended"]
     for one in itertools.chain(*pairs):
         one.close()

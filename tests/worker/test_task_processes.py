@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import BlockingJob, ConfigError, Faultline, Processes
-from faultline.worker import task_processes
+from faultline.worker import task_process, task_processes
 from tests.waiting import auntil, until
 from tests.worker import computing
-from tests.worker.working import results, work
+from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_types_and_retry_rules_hold_there_too(app: Faultline) -> None:
         ("exit", "SystemExit: 3"),
         ("state", "ConfigError: job.state is the worker's"),
         ("worker", "ConfigError: a process of a task cannot run a worker"),
-        ("file", "its result cannot be sent to the worker: TypeError"),
+        ("file", "result of wrong cannot be stored"),
     ],
 )
 def test_what_a_task_raises_there_fails_its_attempt(app: Faultline, how: str, told: str) -> None:
@@ -127,32 +127,27 @@ def test_a_log_record_that_cannot_be_sent_as_it_is_fails_no_job(app: Faultline, 
 
     (record,) = [record for record in caplog.records if record.name == "tests.computing"]
     assert record.getMessage() == "noted here"
-    assert vars(record)["order"] == computing.Order(7)
+    assert vars(record)["order"] == "Order(number=7)"
     assert vars(record)["error"] == "Unsendable('1 and 2')"
+    assert vars(record)["items"] == [1, {"two": 2.0}]
 
 
 def test_a_child_that_returns_to_the_task_answers_for_no_job(
     app: Faultline, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file, said = tmp_path / "go", tmp_path / "said"
+    file, said, child = tmp_path / "go", tmp_path / "said", tmp_path / "child"
 
     async def story() -> list[Any]:
-        forked = await (await computing.fork.aenqueue(str(file))).aresult(60)
+        forked = await (await computing.fork.aenqueue(str(file), str(child))).aresult(60)
         beside = await computing.wait_for.aenqueue(str(said))
         await auntil(lambda: said.exists() and said.read_text())
-        file.touch()  # now the child returns, while its parent runs another job
-        await auntil(lambda: not _children(int(said.read_text())))
+        file.touch()  # now the child returns, while another job runs
+        await auntil(lambda: child.exists() and child.read_text() and not lives(int(child.read_text())))
         said.write_text("its own")
         return [forked, await beside.aresult(60)]
 
     assert work(app, story, task_processes=1) == ["from the parent", "its own"]
     assert "from the child" not in caplog.text
-
-
-def _children(pid: int) -> list[str]:
-    return [
-        one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split() if lives(int(one))
-    ]
 
 
 def test_a_process_that_dies_before_a_child_of_its_own_fails_its_attempt_at_once(app: Faultline, tmp_path: Path) -> None:
@@ -397,3 +392,22 @@ def test_the_page_runs_as_printed(dsn: str, tmp_path: Path) -> None:
         worker.wait(60)
 
     assert ran.stdout == "7 A\n"
+
+
+def test_a_job_that_was_given_to_a_frozen_process_runs_in_another_one(
+    app: Faultline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hung without an end: its own time limit counts from when it began."""
+    monkeypatch.setattr(task_process, "_BEGIN_SECONDS", 0.2)
+
+    async def story() -> tuple[dict[str, Any], dict[str, Any]]:
+        first = await (await computing.add.aenqueue(computing.Order(1), 1)).aresult(PATIENCE)
+        os.kill(first["pid"], signal.SIGSTOP)
+        second = await computing.add.aenqueue(computing.Order(2), 2)
+        return first, await second.aresult(PATIENCE)
+
+    first, second = work(app, story, task_processes=1)
+
+    assert second["sum"] == 4
+    assert second["pid"] != first["pid"]
+    assert not lives(first["pid"])

@@ -146,7 +146,7 @@ def test_one_that_has_just_connected_judges_nobody(
     judges: bool,  # noqa: FBT001
 ) -> None:
     """Others that come back from the same outage must not be taken for dead."""
-    queue.connection.execute("select faultline.beat('gone', 'h', 1, 'v', '{default}', '{}', true)")
+    queue.connection.execute("select faultline.heartbeat('gone', 'h', 1, 'v', '{default}', '{}', true)")
     queue.enqueue(lease_seconds=300)
     queue.claim_one(worker="gone")
     clock.advance(60)
@@ -174,7 +174,7 @@ class CutOnce(Faults):
 
 
 def test_what_was_decided_before_the_connection_was_lost_is_not_used_after_it(dsn: str, queue: Driver, clock: Clock) -> None:
-    queue.connection.execute("select faultline.beat('slow', 'h', 1, 'v', '{default}', '{}', true)")
+    queue.connection.execute("select faultline.heartbeat('slow', 'h', 1, 'v', '{default}', '{}', true)")
     queue.enqueue(lease_seconds=300)
     queue.claim_one(worker="slow")
     clock.advance(60)
@@ -229,14 +229,14 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
     dsn: str, queue: Driver, clock: Clock, log: io.StringIO, reason: str
 ) -> None:
     lease_seconds = 5 if reason == "lease_expired" else 300
-    queue.connection.execute("select faultline.beat('gone', 'h', 1, 'v', '{mail}', '{}', true)")
+    queue.connection.execute("select faultline.heartbeat('gone', 'h', 1, 'v', '{mail}', '{}', true)")
     failed, requeued = (
         queue.enqueue(task, queue="mail", lease_seconds=lease_seconds, max_attempts=most)
         for task, most in (("poison", 1), ("other", 2))
     )
     for lease in queue.claim(2, queue="mail", worker="gone"):
         if lease.job_id == failed:
-            queue.mark_started(lease)
+            queue.record_start(lease)
     clock.advance(60)
     tally = Tally(lambda: 0.0)
 
@@ -251,7 +251,7 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
     asyncio.run(story())
 
     assert [queue.state(job_id) for job_id in (failed, requeued)] == [JobState.FAILED, JobState.QUEUED]
-    assert (tally.of("mail").failed, tally.of("mail").recovered) == (1, 1)
+    assert (tally.of("mail").failed, tally.of("mail").requeued) == (1, 1)
     (told,) = logged(log, "job_failed")
     del told["at"]
     assert told == {
@@ -282,7 +282,8 @@ def test_a_reconcile_that_fails_is_not_repeated_at_every_tick(dsn: str, queue: D
 
 def test_a_part_that_fails_keeps_no_other_from_being_done(dsn: str, queue: Driver, clock: Clock, log: io.StringIO) -> None:
     queue.execute(
-        "create or replace function faultline.fold(max_groups integer default 500) returns integer language plpgsql"
+        "create or replace function faultline.maintain_limits(max_groups integer default 500) returns integer language"
+        " plpgsql"
         " as $$ begin raise exception 'a number is wrong'; end $$"
     )
     queue.complete(queue.new_lease())

@@ -93,7 +93,7 @@ def test_a_worker_without_anything_to_do_is_refused(app: Faultline, queues: dict
     [
         *(("grace_seconds", given, "a number of seconds of at least 0") for given in (-1, math.nan, True, "30", None)),
         *(
-            ("silence_seconds", given, "a number of seconds greater than 0, or inf")
+            ("loop_timeout_seconds", given, "a number of seconds greater than 0, or inf")
             for given in (0, -1.0, math.nan, True, "60")
         ),
         *(("abandoned_threads_max", given, "a whole number of at least 0") for given in (-1, 1.5, math.nan, True, "20")),

@@ -53,14 +53,14 @@ class Case:
 
 
 #: What only the holder of a lease may write for a flow.
-FLOW_WRITES = frozenset({"record", "spawn", "receive", "take", "watch", "stream"})
+FLOW_WRITES = frozenset({"record", "spawn", "receive", "collect_outcomes", "watch", "stream"})
 WRITES = FLOW_WRITES | {
-    "renew", "mark_started", "complete", "fail", "release", "suspend", "start_again", "step", "progress", "fence",
+    "renew", "record_start", "complete", "fail", "release", "suspend", "continue_as_new", "step", "progress", "fence",
     "take_budget",
 }  # fmt: skip
 GRANTS = frozenset({"claim", "claimed_by"})
 #: After an accepted one of these a lease is good for nothing more.
-ENDINGS = frozenset({"complete", "fail", "release", "suspend", "start_again", "reap"})
+ENDINGS = frozenset({"complete", "fail", "release", "suspend", "continue_as_new", "reap"})
 
 
 def told(history: History, final: Final, case: Case) -> dict[str, Story]:

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline.core.errors import ConfigError, Unprepared
+from faultline.core.errors import ConfigError, SetupError
 from faultline.store import scratch
 from faultline.store.translation import connection_was_lost, translated
 from faultline_proof import mutants
@@ -119,7 +119,7 @@ def template(server_dsn: str) -> Iterator[str]:
     with scratch.database(server_dsn) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             if connection.info.parameter_status("is_superuser") != "on":
-                raise Unprepared(
+                raise SetupError(
                     f"{connection.info.user} is no superuser there, and probes write past triggers, as a restore does; "
                     "name a server of your own with --dsn, or leave it out"
                 )

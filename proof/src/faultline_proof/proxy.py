@@ -66,9 +66,8 @@ class Proxy:
 
     def __init__(self, dsn: str, tell: Callable[..., None]) -> None:
         self.tell = tell
-        with psycopg.connect(dsn) as connection:
-            host, port = connection.info.host, connection.info.port
-        self._upstream: str | tuple[str, int] = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        self._upstream: str | tuple[str, int]
+        self.lead_to(dsn)
         self._entrance = socket.create_server(("127.0.0.1", 0))
         self.dsn = make_conninfo(
             dsn, host="127.0.0.1", port=self._entrance.getsockname()[1], sslmode="disable", gssencmode="disable"
@@ -85,6 +84,12 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def lead_to(self, dsn: str) -> None:
+        """From now on, new connections go to the server of this DSN. Those that are open stay where they are."""
+        with psycopg.connect(dsn) as connection:
+            host, port = connection.info.host, connection.info.port
+        self._upstream = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
 
     def close(self) -> None:
         """Cut every connection, for good."""

@@ -24,9 +24,9 @@ Rows = list[tuple[Any, ...]]
 #: What a statement asks for: of each job its id, token, owner, key and detail, as far as they are known.
 Question = list[tuple[Any, ...]]
 
-_BATCHES = frozenset({"renew", "mark_started", "complete", "fail", "release", "suspend", "start_again"})
+_BATCHES = frozenset({"renew", "record_start", "complete", "fail", "release", "suspend", "continue_as_new"})
 #: Those whose answer is a row with a status, or says why the lease is lost, and those that answer with a refusal, if any.
-_ANSWERED = frozenset({"spawn", "receive", "take", "watch", "take_budget"})
+_ANSWERED = frozenset({"spawn", "receive", "first_over", "collect_outcomes", "watch", "take_budget"})
 _SINGLES = frozenset({"step", "progress", "fence", "record", "stream"}) | _ANSWERED
 _FOR_A_JOB = frozenset({"cancel", "retry", "signal"})
 _WITH_LEASES = frozenset({"claim", "claimed_by", "reap"})

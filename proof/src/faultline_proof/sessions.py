@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -24,7 +25,6 @@ from faultline.store.testing import clocks_say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from uuid import UUID
 
     from faultline.core.model import JobState, JournalEntry
     from faultline.store.statement import Statement
@@ -36,8 +36,13 @@ _PATIENCE_SECONDS = 20.0
 #: A story that waits for its own lock, or loops, must end; a deadlock must show itself quickly.
 _OPTIONS = "-c lock_timeout=5s -c statement_timeout=10s -c deadlock_timeout=100ms"
 #: Invariants that look at definitions.
-_DEFINITIONS = ("the_clock_is_the_servers", "the_guards_are_in_place")
+_DEFINITIONS = ("times_come_from_the_server_clock", "the_guards_are_in_place")
 _calls = itertools.count(1)
+
+
+def numbered_id(number: int) -> UUID:
+    """An id of the form that jobs have; a greater number is a later id."""
+    return UUID(int=7 << 76 | number)
 
 
 class Driver:
@@ -110,8 +115,8 @@ class Driver:
     def renew(self, *leases: Lease) -> Unwritten:
         return self.run(verbs.renew(leases))
 
-    def mark_started(self, *leases: Lease) -> Unwritten:
-        return self.run(verbs.mark_started(leases))
+    def record_start(self, *leases: Lease) -> Unwritten:
+        return self.run(verbs.record_start(leases))
 
     def step(self, lease: Lease, name: str = "s", result: Any = 1) -> Unwritten:
         return self.run(verbs.step(lease, name, result))
@@ -125,8 +130,10 @@ class Driver:
     def reap(self, **words: Any) -> list[Reaped]:
         return self.run(verbs.reap(**words))
 
-    def beat(self, worker: str = "w", *, watched: bool = True, sleeping: Sequence[str] = ()) -> None:
-        self.run(verbs.beat(worker, host="h", pid=1, version="0", queues=["default"], sleeping=sleeping, watched=watched))
+    def heartbeat(self, worker: str = "w", *, watched: bool = True, sleeping: Sequence[str] = ()) -> None:
+        self.run(
+            verbs.heartbeat(worker, host="h", pid=1, version="0", queues=["default"], sleeping=sleeping, watched=watched)
+        )
 
     def lock_as(self, worker: str = "w") -> None:
         """Hold the lock by which a worker is known to live."""
@@ -331,7 +338,7 @@ grant select on story.time to public;
 _EMPTY = """
 do $$
 declare
-  kept constant text[] := array['migrations', 'schema_files', 'sampling'];
+  kept constant text[] := array['schema_files', 'sampling'];
   one text;
 begin
   for one in

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -16,13 +17,13 @@ from faultline.app.decorators import Decorators
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.hooks import Hooks
-from faultline.app.namesakes import log_namesakes
 from faultline.app.operations import Operations
 from faultline.app.options import id_of
 from faultline.app.queues import Queues
 from faultline.app.schedules import Scheduling
 from faultline.app.submitting import Submitting
 from faultline.app.topics import Topics
+from faultline.app.unawaited import must_await
 from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
 from faultline.core.dsn import LiveDsn, current
@@ -36,7 +37,7 @@ from faultline.store.database import Database
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from uuid import UUID
 
     from faultline.app.tasks import Task
@@ -90,6 +91,7 @@ class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queu
         """
         return _found(job_id, self.database.run(views.job(id_of(job_id))))
 
+    @must_await
     async def ajob(self, job_id: UUID | str) -> JobRecord:
         return _found(job_id, await self.async_database.run(views.job(id_of(job_id))))
 
@@ -104,9 +106,10 @@ class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queu
 
         if processes.is_inside:
             raise ConfigError('a process of a task cannot run a worker; start it under `if __name__ == "__main__":`')
+        if queues is not None and not isinstance(queues, Mapping):
+            raise ConfigError(f'queues must be a dict of names and numbers, such as {{"mail": 50}}, not {queues!r:.80}')
         self.tasks.setdefault(COLLECT, built_in(self))
         served = queues or self.queues()
-        log_namesakes(self, served)
         return Worker(self, served, **options)
 
     def run_worker(self, queues: Mapping[str, int] | None = None, **options: Unpack[WorkerOptions]) -> None:
@@ -152,13 +155,13 @@ class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queu
     @cached_property
     def database(self) -> Database:
         made = Database(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
-        made.time = self._time
+        made.time, made.writes = self._time, True
         return self._shared("database", made)
 
     @cached_property
     def async_database(self) -> AsyncDatabase:
         made = AsyncDatabase(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
-        made.time = self._time
+        made.time, made.writes = self._time, True
         return self._shared("async_database", made)
 
     def _shared(self, name: str, made: R) -> R:
@@ -181,6 +184,7 @@ class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queu
         if server is not None:
             server.close()
 
+    @must_await
     async def aclose(self) -> None:
         if "async_database" in self.__dict__:
             await self.async_database.close()

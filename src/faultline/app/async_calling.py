@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from faultline.flow.program import Recorded
     from faultline.store.statement import Statement
     from faultline.store.verbs.flow import ChildOutcome
+
+T = TypeVar("T")
 
 _PAGE = 1000
 
@@ -51,21 +53,24 @@ class Calling(Stepping):
     async def _run_children(self, call: Call[Any]) -> Any:
         known = await self._arrived(call)
         called: Called = call.what
-        taken = await self._taken(call, known) if await self._spawned(call, known) else None
+        is_spawned = await self._spawned(call, known)
+        taken = await self._taken(call, known) if is_spawned or call.contest is not None else None
         if taken is None:
             raise await self._wait(call, call.as_wait(policy=called.policy))
         failed = taken["failed"]
         if failed and called.policy != "keep":
-            raise children.failed(self.id, call.name, len(called.jobs), failed)
+            raise children.failed(self.id, call.name, len(called.jobs), children.errors_of(failed))
         found = [self._result_of(call, one, called.returns) for one in await self._outcomes(call, len(called.jobs))]
         return found[0] if called.alone else found
 
     async def _run_detached(self, call: Call[Any]) -> UUID:
         known = await self._arrived(call)
         if known is None or known.outcome is None:
-            await self._spawn(call, 0, "detached")
-            rows = await self._ask(verbs.history(self.id))
-            known = next(row for row in rows if row.number == call.number)
+            (job,) = call.what.jobs
+            fresh = await self._new_ids(1)
+            return await self._ask_for(
+                verbs.detach(self._hold.lease, call.number, job, name=call.name, digest=call.digest, fresh=fresh)
+            )
         return UUID(known.result[0])
 
     async def _run_watch(self, call: Call[Any]) -> Any:
@@ -83,7 +88,7 @@ class Calling(Stepping):
         if taken is None:
             raise await self._wait(call, call.as_wait(policy="raise"))
         if taken["failed"]:
-            raise children.failed(self.id, call.name, 1, taken["failed"])
+            raise children.failed(self.id, call.name, 1, children.errors_of(taken["failed"]))
         kept = taken["results"]
         result = kept["0"] if "0" in kept else (await self._outcomes(call, 1))[0].result
         return self._read(call, result, call.what.returns)
@@ -104,16 +109,14 @@ class Calling(Stepping):
         self._refuse_in_transaction(call)
         await self._pass_failures(call)
         while True:
-            await self._spawn(call, begun, "children")
+            await self._spawn(call, begun)
             begun += SPAWN_CHUNK
             if begun >= len(jobs):
                 # Without jobs there is nothing to wait for.
                 return not jobs
 
-    async def _spawn(self, call: Call[Any], first: int, kind: str) -> None:
+    async def _spawn(self, call: Call[Any], first: int) -> None:
         called: Called = call.what
-        await self._read_clock()
-        ids = Ids(self._database.time.seconds, self._chance)
         chunk = called.jobs[first : first + SPAWN_CHUNK]
         statement = verbs.spawn(
             self._hold.lease,
@@ -123,14 +126,17 @@ class Calling(Stepping):
             digest=call.digest,
             total=len(called.jobs),
             first_index=first,
-            kind=kind,
-            policy=called.policy if kind == "children" else None,
-            fresh=ids.new_numbers(len(chunk)) if chunk else None,
+            policy=called.policy,
+            fresh=await self._new_ids(len(chunk)) if chunk else None,
         )
         call.call_id = await self._ask_for(statement)
 
-    async def _ask_for(self, statement: Statement[int]) -> int:
-        """The id of a call of jobs. A refusal is not recorded, and another run may get another answer: the run is over."""
+    async def _new_ids(self, count: int) -> list[int]:
+        await self._read_clock()
+        return Ids(self._database.time.seconds, self._chance).new_numbers(count)
+
+    async def _ask_for(self, statement: Statement[T]) -> T:
+        """The answer to a call of jobs. A refusal is not recorded, and another run may get another one: the run is over."""
         try:
             return await self._ask(statement)
         except (FaultlineError, psycopg.Error) as error:
@@ -140,10 +146,12 @@ class Calling(Stepping):
         """What became of the jobs, as it was recorded; None: wait on."""
         if known is not None and known.outcome is not None:
             status, result = ("taken" if known.outcome in ("done", "failed") else known.outcome), known.result
+        elif call.contest is not None:
+            status, result = await self._in_turn(call, policy=getattr(call.what, "policy", "raise"))
         else:
             self._refuse_in_transaction(call)
             await self._pass_failures(call)
-            found_now = await self._ask(verbs.take(self._hold.lease, call.number))
+            found_now = await self._ask(verbs.collect_outcomes(self._hold.lease, call.number))
             status, result = found_now.status, found_now.result
         if status == "open":
             return None

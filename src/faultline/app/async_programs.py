@@ -15,7 +15,7 @@ from faultline.flow.calls import stoppable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from faultline.app.callee import OneByOne
+    from faultline.app.callee import OneArgumentTask
     from faultline.flow.calls import Call
 
 T = TypeVar("T")
@@ -46,14 +46,19 @@ class Programs(Takes):
 
     @overload
     def results(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["raise", "fast"] = "raise", page: int = ...
+        self,
+        task: OneArgumentTask[T, R],
+        items: Iterable[T],
+        *,
+        on_failure: Literal["raise", "fast"] = "raise",
+        page: int = ...,
     ) -> AsyncIterator[R]: ...
     @overload
     def results(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["keep"], page: int = ...
+        self, task: OneArgumentTask[T, R], items: Iterable[T], *, on_failure: Literal["keep"], page: int = ...
     ) -> AsyncIterator[R | None]: ...
     async def results(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: str = "raise", page: int = SPAWN_CHUNK
+        self, task: OneArgumentTask[T, R], items: Iterable[T], *, on_failure: str = "raise", page: int = SPAWN_CHUNK
     ) -> AsyncIterator[Any]:
         """One child for each item; their results as they come, page by page in the order of the items.
 

@@ -6,6 +6,7 @@ What keeps a call from being recorded ends the run, whatever the program catches
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -13,9 +14,10 @@ import psycopg
 from faultline import values
 from faultline.app.attempt import Attempt
 from faultline.app.blame import is_caused_by
-from faultline.app.texts import result_text, text_of
-from faultline.app.turns import apaused
-from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed, UnreadableJson
+from faultline.app.texts import result_text, text_of, traceback_of
+from faultline.app.turns import agive_way, apaused
+from faultline.core import events
+from faultline.core.errors import ConfigError, FaultlineError, JobRejected, StaleLease, StepFailed, UnreadableJson
 from faultline.flow.calls import Call, acurrent, here
 from faultline.flow.ending import CodeChanged, Interrupted, Waiting
 from faultline.flow.program import Program
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from faultline.app.async_transaction import Transaction
     from faultline.app.held import Held
-    from faultline.app.transaction import Transaction
     from faultline.core.host import Host
     from faultline.flow.program import Branch, Recorded
     from faultline.store.async_database import AsyncDatabase
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The class of the error that a text begins with.
+_KIND = re.compile(r"[^\s:]+")
+_INSTEAD = "Catch it in the step, and raise one of your own with what the program needs, as annotated attributes"
+
+#: Steps inside of these may have to be undone, so a program is let into them although a saga has failed.
+_PASSED_TO_UNDO = ("saga", "race")
 #: A row that a call needs is locked: ask again, so often and after so long.
 _LOCKED_TIMES, _LOCKED_SECONDS = 40, 0.25
 
@@ -98,7 +106,15 @@ class Recording(Attempt):
         program = call.branch.program
         program.refuse_if_ended(call.branch)
         await self._know(program)
-        return program.came_to(call.number, call.kind, call.name, call.digest)
+        known = program.came_to(call.number, call.kind, call.name, call.digest)
+        forgotten = program.take_forgotten()
+        if forgotten:
+            await self._record_at(call.branch, 0, forgotten, None)
+        if known is not None and program.gives_way():
+            await agive_way()
+        if call.kind not in _PASSED_TO_UNDO and (known is None or known.outcome in (None, "closed")):
+            program.halt(call.branch)
+        return known
 
     def _is_in_transaction(self) -> bool:
         """Whether what is written now is rolled back with the job's own transaction."""
@@ -120,7 +136,7 @@ class Recording(Attempt):
     async def _pass_failures(self, call: Call[Any]) -> None:
         """The program went on after these: record them before what follows is."""
         due = call.branch.program.due(call.branch, call.made_at)
-        if any(one.call["outcome"] in ("failed", "closed") or one.call["kind"] == "patch" for one in due):
+        if any(one.call["outcome"] in ("failed", "closed") or one.call["kind"] in ("patch", "saga") for one in due):
             await self._record(call)
 
     async def _record(self, call: Call[Any], *calls: dict[str, Any], text: str | None = None) -> None:
@@ -187,10 +203,10 @@ class Recording(Attempt):
         self._program().weigh(len(text))
         return text
 
-    def _remembered(self, call: Call[Any], known: Recorded, returns: Any) -> Any:
+    def _remembered(self, call: Call[Any], known: Recorded, returns: Any, raises: values.Classes = ()) -> Any:
         """The result of a step that has ended, or its error."""
         if known.outcome == "failed":
-            raise self._step_failed(call, known.error or "", known.tries)
+            raise self._failure(call, known.error or "", known.tries, known.result, raises)
         return self._read(call, known.result, returns)
 
     def _read(self, call: Call[Any], value: Any, returns: Any) -> Any:
@@ -199,12 +215,15 @@ class Recording(Attempt):
         try:
             return values.typed(value, returns)
         except values.Misfit as error:
-            program = call.branch.program
-            changed = (
-                f"job {self.id}: the program has changed: the result of call {call.number} ({call.name!r}) does not fit its"
+            raise self._does_not_fit(call, "result", error) from error
+
+    def _does_not_fit(self, call: Call[Any], what: str, error: values.Misfit) -> BaseException:
+        return call.branch.program.end(
+            CodeChanged(
+                f"job {self.id}: the program has changed: the {what} of call {call.number} ({call.name!r}) does not fit its"
                 f" annotation now: {error}. Let the annotation accept it, or bring the old code back"
             )
-            raise program.end(CodeChanged(changed)) from error
+        )
 
     def _refuse_unreadable(self, call: Call[Any], value: Any) -> None:
         if isinstance(value, jsontext.Unreadable):
@@ -213,19 +232,54 @@ class Recording(Attempt):
                 f" cannot be read: {value.why}"
             )
 
-    def _ended_by(self, call: Call[Any], error: BaseException, tries: int) -> BaseException:
-        """What to raise for an error of a step's function that no further try follows."""
+    async def _ended_by(self, call: Call[Any], error: Exception, tries: int, raises: values.Classes = ()) -> BaseException:
+        """What to raise for an error of a step's function that no further try follows.
+
+        Raise it outside of the `except` block: with the function's own error as its context, this run would have more than
+        a later one, and could go another way.
+        """
         program = call.branch.program
         if self.lease_lost or is_caused_by(error, self._hold.failed_by or ()):
             return program.end(Interrupted(error))
-        text = text_of(error)
-        program.defer(call.branch, call.as_recorded(outcome="failed", error=text, tries=tries))
-        return self._step_failed(call, text, tries)
+        text, kept = text_of(error), None
+        if isinstance(error, raises):
+            try:
+                kept = await self._kept(error, raises)
+            except JobRejected as refusal:
+                first, _, frames = text.partition("\n")
+                text = f"{first}. It is declared, but cannot be remembered as itself: {refusal}. {_INSTEAD}\n{frames}"
+        events.emit("step_failed", job_id=self.id, step=call.name, tries=tries, error=traceback_of(error))
+        program.defer(call.branch, call.as_recorded(outcome="failed", error=text, tries=tries, result=kept))
+        return self._failure(call, text, tries, kept, raises)
 
-    def _step_failed(self, call: Call[Any], text: str, tries: int) -> StepFailed:
-        first = text.partition("\n")[0]
-        times = "" if tries <= 1 else f" after {tries} tries"
-        return StepFailed(f"step {call.name} failed{times}: {first}", step=call.name, kind=first.partition(":")[0])
+    async def _kept(self, error: Exception, raises: values.Classes) -> Any:
+        """What is recorded of a declared exception, or `JobRejected`."""
+        what = type(error).__name__
+        written = values.write_exception(error, raises)
+        try:
+            limit = (await self._database.facts()).result_bytes_max
+        except FaultlineError as lost:
+            raise self._program().end(Interrupted(lost)) from lost
+        text = result_text(written, what, limit)
+        self._program().weigh(len(text))
+        return values.as_stored(jsontext.decode(text))
+
+    def _failure(self, call: Call[Any], text: str, tries: int, kept: Any, raises: values.Classes) -> BaseException:
+        """The error of a step, from nothing but what is recorded of it: every run gets the same one."""
+        first, _, frames = text.partition("\n")
+        try:
+            error = None if kept is None else values.read_exception(kept, raises)
+        except values.Misfit as misfit:
+            return self._does_not_fit(call, "error", misfit)
+        if error is None:
+            times = "" if tries <= 1 else f" after {tries} tries"
+            kind = _KIND.match(first)
+            error = StepFailed(
+                f"step {call.name} failed{times}: {first}", step=call.name, kind=kind[0] if kind is not None else ""
+            )
+        if frames:
+            error.add_note(f"in step {call.name}:\n{frames}")
+        return error
 
     # The job's
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -10,6 +9,7 @@ import psycopg
 from faultline import values
 from faultline.app.async_recording import Recording
 from faultline.app.outcomes import Outcome
+from faultline.app.steps import Step
 from faultline.app.turns import acalled, apaused, atimed
 from faultline.core.errors import CostTooHigh, FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
 from faultline.flow.calls import within
@@ -20,7 +20,6 @@ from faultline.store.verbs import flow as verbs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.app.steps import Step
     from faultline.flow.calls import Call
     from faultline.flow.program import Recorded
 
@@ -62,7 +61,7 @@ class Stepping(Recording):
         known = await self._arrived(call)
         step, args, kwargs, begun_first = call.what
         if known is not None and known.outcome is not None:
-            return self._remembered(call, known, step.returns)
+            return self._remembered(call, known, step.returns, step.raises)
         tries = 0 if known is None else known.tries
         if tries:
             await self._pass_pause(call, tries)
@@ -70,19 +69,13 @@ class Stepping(Recording):
             await self._record(call, call.as_recorded())
         while True:
             tries += 1
-            try:
-                with within(step.name):
-                    value = await atimed(step.timeout_seconds, step.fn, args, kwargs)
-            except (Outcome, FlowTooLong, CostTooHigh):
-                raise
-            except Exception as error:
-                retries = step.retries
-                if tries > retries.times or self.lease_lost or not isinstance(error, retries.on):
-                    raise self._ended_by(call, error, tries) from error
-            else:
+            value, error = await self._tried(step, args, kwargs)
+            if error is None:
                 # Not a try: its work is done, and another one would do it again.
                 return await self._done(call, value, step.returns)
-            seconds = retries.pause_seconds(tries, self._chance)
+            if self.lease_lost or not step.is_tried_again(error, tries):
+                raise await self._ended_by(call, error, tries, step.raises)
+            seconds = step.retries.pause_seconds(tries, self._chance)
             if seconds <= PAUSE_SECONDS_MAX:
                 await apaused(seconds, self._is_over)
                 # A thread is not cancelled when it has lost a race, or the run is over.
@@ -92,6 +85,16 @@ class Stepping(Recording):
                 self._refuse_in_transaction(call)
                 await self._record(call, call.as_recorded(tries=tries))
                 raise await self._wait(call, _pause(call, tries, seconds=seconds))
+
+    async def _tried(self, step: Step[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+        """Call its function: what it returned, or its error."""
+        try:
+            with within(step.name):
+                return await atimed(step.timeout_seconds, step.fn, args, kwargs), None
+        except (Outcome, FlowTooLong, CostTooHigh):
+            raise
+        except Exception as error:  # noqa: BLE001 - the step's policy says what follows
+            return None, error
 
     async def _pass_pause(self, call: Call[Any], tries: int) -> None:
         """After the tries of an earlier run, their pause."""
@@ -127,9 +130,9 @@ class Stepping(Recording):
     async def _run_atomic(self, call: Call[Any]) -> Any:
         known = await self._arrived(call)
         fn, args, kwargs = call.what
-        returns = values.returned(fn)
+        returns, raises = (fn.returns, fn.raises) if isinstance(fn, Step) else (values.returned(fn), ())
         if known is not None and known.outcome is not None:
-            return self._remembered(call, known, returns)
+            return self._remembered(call, known, returns, raises)
         raised: list[BaseException] = []
         try:
             async with self.transaction() as tx:
@@ -143,36 +146,24 @@ class Stepping(Recording):
         except (Outcome, FlowTooLong):
             raise
         except Exception as error:
-            if error in raised:
-                raise self._ended_by(call, error, 1) from error
-            raise call.branch.program.end(Interrupted(error)) from error
+            if error not in raised:
+                raise call.branch.program.end(Interrupted(error)) from error
+            failure = await self._ended_by(call, error, 1, raises)
+        raise failure
 
     async def _run_sleep(self, call: Call[Any]) -> None:
         known = await self._arrived(call)
         seconds, until = call.what
-        if call.over_at is not None and self._monotonic() >= call.over_at:
-            call.branch.program.defer(call.branch, call.as_recorded(outcome="done"))
+        time: dict[str, Any] = {"until": until} if seconds is None else {"seconds": max(0.0, seconds)}
+        if call.contest is not None and (known is None or known.outcome is None):
+            await self._in_turn(call, **time)
             return
         if known is None and (seconds is None or seconds > 0):
-            raise await self._wait(call, call.as_wait(**({"until": until} if seconds is None else {"seconds": seconds})))
+            raise await self._wait(call, call.as_wait(**time))
         if known is not None and known.outcome is None and not known.is_over:
             raise await self._wait(call, call.as_wait())
         if known is None or known.outcome is None:
             call.branch.program.defer(call.branch, call.as_recorded(outcome="done"))
-
-    async def _time(self, call: Call[Any]) -> None:
-        """Look at this sleep while steps run beside it. It is recorded first: if they are interrupted, its time goes on."""
-        known = await self._arrived(call)
-        if call.over_at is not None or (known is not None and (known.outcome is not None or known.is_over)):
-            return
-        left, until = call.what
-        if known is not None or left is None:
-            await self._read_clock()
-            over = datetime.fromisoformat(until) if known is None or known.until is None else known.until
-            left = over.timestamp() - self._database.time.seconds()
-        call.over_at = self._monotonic() + left
-        if known is None and until is None:
-            await self._record(call, call.as_recorded(until_seconds=max(0.0, left)))
 
     async def _run_signal(self, call: Call[Any]) -> Any:
         known = await self._arrived(call)
@@ -207,13 +198,19 @@ class Stepping(Recording):
     async def _signal(self, call: Call[Any], known: Recorded | None) -> tuple[str, Any]:
         if known is not None and known.outcome is not None:
             return ("received" if known.outcome == "done" else known.outcome), known.result
+        _, seconds, _, fresh = call.what
+        if call.contest is not None:
+            return await self._in_turn(call, seconds=seconds, fresh=fresh)
         self._refuse_in_transaction(call)
         await self._pass_failures(call)
-        _, seconds, _, fresh = call.what
         lease = self._hold.lease
         asked = verbs.receive(lease, call.number, name=call.name, digest=call.digest, seconds=seconds, fresh=fresh)
         received = await self._ask(asked)
         return received.status, received.payload
+
+    async def _in_turn(self, call: Call[Any], **words: Any) -> tuple[str, Any]:
+        """In a race, the end of a wait: a status and a result, once no other wait was over before it."""
+        raise NotImplementedError
 
 
 def _pause(call: Call[Any], tries: int, **words: Any) -> dict[str, Any]:

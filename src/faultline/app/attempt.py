@@ -15,6 +15,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from faultline.app.unawaited import refuse_unawaited
 from faultline.core import events, forks
 from faultline.core.bounds import STEP_NAME_LENGTH_MAX
 from faultline.core.checks import check_readable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from faultline.app.held import Held
     from faultline.app.streams import Stream
-    from faultline.app.transaction import Transaction
+    from faultline.app.transaction import JobTransaction
     from faultline.core.host import Host
     from faultline.core.model import JobRecord, Unwritten
     from faultline.flow.program import Program
@@ -45,7 +46,7 @@ _SPARED_MAX = 20
 TIMED_OUT = "timed_out"
 
 #: The transaction in which this branch runs or was started: a new asyncio task inherits it.
-_inside: ContextVar[Transaction | None] = ContextVar("inside_transaction", default=None)
+_inside: ContextVar[JobTransaction | None] = ContextVar("inside_transaction", default=None)
 #: The steps in which this branch runs or was started: (id of the attempt, name).
 _steps_around: ContextVar[tuple[tuple[int, str], ...]] = ContextVar("steps_around", default=())
 
@@ -62,7 +63,7 @@ class Attempt:
         self.task: str = lease.task
         #: The number of this attempt, from 1. Released attempts, and those that the database failed, are not counted.
         self.attempt: int = lease.attempt
-        #: After so many failed attempts the job has failed.
+        #: Attempts before the job counts as failed, the first one included.
         self.max_attempts: int = lease.max_attempts
         #: Grows with every claim of this job. An external system that keeps the greatest one seen can refuse older ones.
         self.fencing_token: int = lease.fencing_token
@@ -79,7 +80,7 @@ class Attempt:
         self._patience_seconds = min(_PATIENCE_SECONDS, (timeout_seconds or inf) / 2)
         #: The calls of its flow. None: it made none, and has none on record.
         self.program: Program | None = None
-        self._transaction: Transaction | None = None
+        self._transaction: JobTransaction | None = None
         #: The loan of that transaction, or of one that is about to begin.
         self._loan: Loan | None = None
         #: Results of steps that have run and are not written yet, as JSON text.
@@ -188,7 +189,7 @@ class Attempt:
 
     # Branches
 
-    def _own_transaction(self, branch: Callable[[], object]) -> Transaction | None:
+    def _own_transaction(self, branch: Callable[[], object]) -> JobTransaction | None:
         """The open transaction if it is this branch's own. Refuses a branch that would deadlock by waiting for it."""
         self._refuse_if_over()
         transaction = self._transaction
@@ -214,13 +215,13 @@ class Attempt:
             " each other?"
         )
 
-    def _is_done_elsewhere(self, step: str, own: Transaction | None) -> bool:
+    def _is_done_elsewhere(self, step: str, own: JobTransaction | None) -> bool:
         """Whether the step ran in another branch's open transaction: wait for its end to know whether it is done."""
         transaction = self._transaction
         return transaction is not None and transaction is not own and step in transaction.steps
 
     @contextlib.contextmanager
-    def _opened(self, transaction: Transaction) -> Iterator[None]:
+    def _opened(self, transaction: JobTransaction) -> Iterator[None]:
         """From the fence to the end of the commit."""
         with self._over_lock:
             self._refuse_if_over()
@@ -251,6 +252,10 @@ class Attempt:
                 _steps_around.reset(token)
 
     # Refusals
+
+    def _refuse_if_unawaited(self) -> None:
+        if self._hold.unawaited:
+            refuse_unawaited(self._hold.unawaited, f", so it did not run; job {self.id} is not completed")
 
     def _refuse_if_stale(self, verb: str, unwritten: Unwritten) -> None:
         if unwritten.stale:

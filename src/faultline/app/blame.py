@@ -14,16 +14,17 @@ import psycopg
 
 from faultline.core.errors import FaultlineError
 from faultline.store.joining.faults import as_psycopg
-from faultline.store.surroundings import LOCK_SECONDS
+from faultline.store.surroundings import IDLE_SECONDS, LOCK_SECONDS
 from faultline.store.translation import connection_was_lost, is_about_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Lost connections, a standby, sessions that were idle for too long (as while another task blocks the event loop),
-#: conflicts, too few resources, a server that goes down, a disk that fails, a snapshot that is too old, an internal error.
-_BY_THE_SERVER = ("08", "25006", "25P03", "25P04", "40001", "40003", "40P01", "53", "57P", "58", "72", "XX")
+#: Lost connections, a standby, conflicts, too few resources, a server that goes down, a disk that fails, a snapshot that is
+#: too old, an internal error.
+_BY_THE_SERVER = ("08", "25006", "40001", "40003", "40P01", "53", "57P", "58", "72", "XX")
 _CANCELLED, _NO_LOCK, _NOT_ALLOWED, ABORTED = "57014", "55P03", "42501", "25P02"
+_IDLE, _TOO_LONG = "25P03", "25P04"
 
 
 class Blame(Enum):
@@ -38,7 +39,7 @@ class Blame(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """An error of the job's session. `seconds`: how long its statement took at most."""
+    """An error of the job's session. `seconds`: how long its statement took at most; `age`: how old its transaction was."""
 
     error: BaseException
     seconds: float
@@ -46,10 +47,17 @@ class Mishap:
     ours: bool
     #: As the task got it: `error` of its own library.
     raised: BaseException
+    age: float = 0.0
 
     @property
     def blame(self) -> Blame:
         sqlstate = getattr(self.error, "sqlstate", None) or ""
+        if sqlstate == _TOO_LONG:
+            # Our sessions have no `transaction_timeout`: the task has set it, whichever statement it struck.
+            return Blame.TASK
+        if sqlstate == _IDLE:
+            # The engine's limit, as while another task blocks the event loop. A shorter one is the task's own.
+            return Blame.DATABASE if self.age >= IDLE_SECONDS else Blame.TASK
         if self.ours:
             if sqlstate == _NOT_ALLOWED:
                 return Blame.ASK_FOR_RIGHTS
@@ -86,7 +94,7 @@ def _is_caused_by(error: BaseException, known: dict[int, bool]) -> bool:
         if isinstance(found, BaseExceptionGroup):
             result = all(_is_caused_by(part, known) for part in found.exceptions)
             break
-        found = _reason(found)
+        found = cause_of(found)
     else:
         result = found is not None and known[id(found)]
     known.update(dict.fromkeys(chain, result))
@@ -107,9 +115,10 @@ def of_session(error: BaseException) -> list[BaseException]:
             given.append(found)
         elif isinstance(found, BaseExceptionGroup):
             waiting.extend(found.exceptions)
-        waiting.append(_reason(found))
+        waiting.append(cause_of(found))
     return given
 
 
-def _reason(error: BaseException) -> BaseException | None:
+def cause_of(error: BaseException) -> BaseException | None:
+    """What Python shows above it in a traceback."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -3,23 +3,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from faultline.app.blocking_calling import Calling
+from faultline.app.blocking_calling import Called, Calling
 from faultline.app.slips import not_a_call
-from faultline.app.turns import beside, called, first
-from faultline.flow.calls import BlockingCall, within
-from faultline.flow.ending import RunEnded, Waiting, is_ours
+from faultline.app.turns import beside, called, happened, started, stopped
+from faultline.core.errors import ChildFailed
+from faultline.flow import children
+from faultline.flow.calls import BlockingCall, Won, stoppable, within
+from faultline.flow.contest import Contest, Heat
+from faultline.flow.ending import Halted, RunEnded, Waiting, is_ours, note_call
 from faultline.flow.program import Branch, is_under
+from faultline.store.verbs import flow as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Calls whose end only the database knows: while steps of the same race run, they are looked at so often.
+    from faultline.flow.contest import Stop
+
+#: Calls whose end only the database knows.
 _WAITS = frozenset({"sleep", "signal", "children", "watch"})
-_LOOK_SECONDS = 1.0
+_STEPS = frozenset({"step", "atomic"})
+#: While steps of a race run, its waits are looked at so often. What moves for longer between two calls is not waited for.
+_LOOK_SECONDS, _LOOK_SECONDS_MIN = 1.0, 0.02
 
 
 class Begun(NamedTuple):
@@ -30,11 +40,32 @@ class Begun(NamedTuple):
     kwargs: dict[str, Any]
 
 
+def begun_of(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun:
+    """Of a `partial`, its function with all arguments: a later run must give those, too."""
+    if isinstance(fn, partial):
+        return Begun(fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
+    return Begun(fn, args, kwargs)
+
+
+class Bounded(NamedTuple):
+    """A map of which so many children are open at once. It is a branch: its pages are calls inside of it."""
+
+    called: Called
+    concurrency: int
+
+
+class Several(tuple[Any, ...]):  # noqa: SLOT001 - it has one more attribute
+    """Calls to run beside each other."""
+
+    #: How many of them may have begun and not ended. None: all.
+    concurrency: int | None = None
+
+
 class Stand(NamedTuple):
     """How a call that ran beside others stands."""
 
     value: Any = None
-    error: Exception | None = None
+    error: Exception | Halted | None = None
     waits: list[dict[str, Any]] | None = None
 
 
@@ -46,8 +77,10 @@ class Beside(Calling):
         program.refuse_if_ended(call.branch)
         self._know(program)
         program.came_to_branch(call.number, call.name)
-        fn, args, kwargs = call.what
+        fn, args, kwargs = call.what if isinstance(call.what, Begun) else (self._map_by_pages, call.what, {})
         branch = Branch(program, call.number, threading.current_thread(), call.branch, call.made_at)
+        branch.contest, branch.rank = call.contest, call.rank
+        branch.signature = (*call.branch.signature, f"{call.name.replace('/', ' ')}:{call.digest or ''}")
         return self._in_branch(branch, fn, args, kwargs)
 
     def _in_branch(self, branch: Branch, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -64,98 +97,241 @@ class Beside(Calling):
         raise Waiting(branch.waits)
 
     def _run_gather(self, call: BlockingCall[Any]) -> list[Any]:
-        calls: Sequence[BlockingCall[Any]] = call.what
+        calls: Several = call.what
         self._know(call.branch.program)
-        ended = beside([partial(self._stands, one) for one in calls])
-        error = next((one.error for one in ended if one.error is not None), None)
+        most = min(calls.concurrency or len(calls), len(calls))
+        handover = _Handover(call.contest, most)
+        runs = [partial(self._stands, one) for one in calls]
+        # One that waits keeps its turn: so many are open at once, in this run and over all runs.
+        stands: list[Stand | None] = beside(runs, most, lambda stand: stand.waits is not None, handover.ends)
+        begun = [(one, stand) for one, stand in zip(calls, stands, strict=True) if stand is not None]
+        error = next((stand.error for _, stand in begun if stand.error is not None), None)
         if error is not None:
-            self._abandon(call.branch, calls, ended)
+            undos = [stand.waits for _, stand in begun if stand.waits and call.branch.program.are_undos(stand.waits)]
+            if undos:
+                # A saga in one of them is not undone yet.
+                raise Waiting([wait for waits in undos for wait in waits])
+            self._abandon(call.branch, begun)
+            for one in [one for one, stand in zip(calls, stands, strict=True) if stand is None]:
+                for number in _numbers(one):
+                    call.branch.program.pass_over(number)
             raise error
-        if any(one.waits is not None for one in ended):
-            self._ends(call.branch, calls, ended)
-            raise Waiting(_together(calls, ended))
-        return [one.value for one in ended]
+        if any(stand.waits is not None for _, stand in begun):
+            self._ends(call.branch, begun)
+            raise Waiting(_together(begun, has_more=len(begun) < len(calls)))
+        return [stand.value for _, stand in begun]
 
-    def _ends(self, branch: Branch, calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> None:
+    def _ends(self, branch: Branch, begun: Sequence[tuple[BlockingCall[Any], Stand]]) -> None:
         """Branches that have ended while others wait: what they wrote to streams is kept."""
-        over = [number for one, stand in zip(calls, ended, strict=True) if stand.waits is None for number in _numbers(one)]
+        over = [number for one, stand in begun if stand.waits is None for number in _numbers(one)]
         recorded = branch.program.written.ends(over)
         if recorded:
             self._record_here(branch, *recorded)
 
-    def _abandon(self, branch: Branch, calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> None:
+    def _abandon(self, branch: Branch, begun: Sequence[tuple[BlockingCall[Any], Stand]]) -> None:
         """One has failed, so nobody waits for the others any more: with the failure, they are recorded as closed."""
-        waiting = [number for one, stand in zip(calls, ended, strict=True) if stand.waits for number in _numbers(one)]
+        waiting = [number for one, stand in begun if stand.waits for number in _numbers(one)]
         for one in branch.program.open_in(waiting):
             branch.program.defer(branch, one)
 
-    def _run_race(self, call: BlockingCall[Any]) -> Any:
+    def _map_by_pages(self, called: Called, concurrency: int) -> list[Any]:
+        """The children of a map, of which so many are open at once.
+
+        Two pages are open, or more small ones. When the oldest has ended, the next one is enqueued.
+        """
+        jobs, size = called.jobs, max(1, concurrency // 2)
+        pages = [jobs[first : first + size] for first in range(0, len(jobs), size)]
+        found: list[Any] = []
+        errors: dict[int, str] = {}
+        begun: deque[BlockingCall[Any]] = deque()
+        for page in pages:
+            if len(begun) >= concurrency // size:
+                self._take_page(begun, found, errors)
+            if errors:
+                break
+            call: BlockingCall[Any] = self._make(
+                "children", page[0].task, children.digest_of_jobs(page), called._replace(jobs=page)
+            )
+            # One that is closed was open when another had failed, which is taken before it.
+            with stoppable(call.branch, call.shown), contextlib.suppress(Waiting):
+                self._spawned(call, self._arrived(call))
+            begun.append(call)
+        while begun:
+            self._take_page(begun, found, errors)
+        if errors:
+            raise children.failed(self.id, jobs[0].task, len(jobs), errors)
+        return found
+
+    def _take_page(self, begun: deque[BlockingCall[Any]], found: list[Any], errors: dict[int, str]) -> None:
+        """Wait for the oldest page. `errors`: by the index in the whole map."""
+        call = begun.popleft()
+        try:
+            found += call.now()
+        except ChildFailed as error:
+            if call.what.policy == "fast":
+                # Nobody waits for the others: recorded with the failure, as those beside a call that failed.
+                for one in call.branch.program.open_in([other.number for other in begun]):
+                    call.branch.program.defer(call.branch, one)
+                begun.clear()
+            errors.update({len(found) + index: text for index, text in error.errors.items()})
+            found += [None] * len(call.what.jobs)
+
+    # Races
+
+    def _run_race(self, call: BlockingCall[Any]) -> Won[Any]:
         known = self._arrived(call)
-        calls: Sequence[BlockingCall[Any]] = call.what
+        calls: Several = call.what
         program = call.branch.program
-        if known is not None and known.outcome is not None:
+        if known is not None and known.outcome == "done":
             winner = int(known.result["winner"])
-            for index, one in enumerate(calls):
-                if index != winner:
-                    for number in _numbers(one):
-                        program.pass_over(number)
+            for number in _numbers_but(calls, winner):
+                program.pass_over(number)
             # What it wrote to streams was written before the race was recorded.
             program.written.is_over(_numbers(calls[winner]))
-            return _value_of(self._stands(calls[winner]))
-        waits, winner, ended = self._first(calls)
-        if ended is None:
-            raise self._wait(call, *waits)
-        lost = [number for index, one in enumerate(calls) if index != winner for number in _numbers(one)]
+            return Won(winner, _value_of(self._stands(calls[winner])))
+        if program.saga_failure is not None:
+            # Nobody wins any more. Each of them is let go as far as the history goes, so that its steps are undone.
+            self._run_gather(call)
+            program.halt(call.branch)
+        heat = self._first(call, calls)
+        if program.saga_failure is not None:
+            stands = [stand for stand in heat.stands.values() if stand is not None]
+            undos = [wait for stand in stands for wait in stand.waits or () if program.are_undos([wait])]
+            if undos:
+                raise Waiting(undos)
+            program.halt(call.branch)
+        if heat.winner is None:
+            waits = [wait for _, stand in sorted(heat.stands.items()) for wait in stand.waits]
+            several = len(calls) > 1
+            raise self._wait(call, *({**wait, "together": False} if several else wait for wait in waits))
+        lost = _numbers_but(calls, heat.winner)
         passed = [
-            one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[winner]))
+            one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[heat.winner]))
         ]
         if not self._is_in_transaction():
             program.drop_pending(passed)
-        closed = program.close(lost)
-        recorded = call.as_recorded(outcome="done", result={"winner": winner})
-        self._record(call, *(one.call for one in passed), *closed, recorded)
+        recorded = call.as_recorded(outcome="done", result={"winner": heat.winner})
+        self._record(call, *(one.call for one in passed), *program.open_in(lost), recorded)
         for number in lost:
             program.pass_over(number)
-        return _value_of(ended)
+        return Won(heat.winner, _value_of(heat.stands[heat.winner]))
 
-    def _first(self, calls: Sequence[BlockingCall[Any]]) -> tuple[list[dict[str, Any]], int, Stand | None]:
-        """The first that ends: what the others wait for, its index, and how it ended."""
+    def _first(self, call: BlockingCall[Any], calls: Several) -> Heat:
+        """Run the calls of a race until one has ended, or all of them wait."""
+        around, program = call.contest, call.branch.program
+        contest = around or Contest(threading.Event)
         for index, one in enumerate(calls):
-            if _has_ended(one):
-                # It was first in a run that did not come to record it. Another one must not take a signal now.
-                return [], index, self._stands(one)
-        looked_at = {index: one for index, one in enumerate(calls) if one.kind in _WAITS}
-        waits: dict[int, list[dict[str, Any]]] = {}
+            one.contend(contest, (*call.rank, index))
+        heat = Heat(contest, len(calls), inner=around is not None)
+        runners = [started(partial(self._contends, heat, index, one)) for index, one in enumerate(calls)]
+        try:
+            if around is None:
+                self._decide(contest, heat)
+            else:
+                happened(heat.is_decided, None, self._is_over)
+        finally:
+            if heat.winner is not None:
+                program.close(_numbers_but(calls, heat.winner))
+                contest.stop_all(lambda stop: program.closed(stop.number), program.is_closed)
+            if around is None:
+                contest.is_over = True
+                contest.stop_all(lambda stop: program.closed(stop.number))
+            stopped(runners)
+        if heat.error is not None and heat.winner is None:
+            raise heat.error
+        return heat
 
-        def look() -> tuple[int, Stand] | None:
-            """In their order: the first that is over wins, and no later one takes its signal."""
-            if any(self._may_have_won(one) for one in ran):
-                return None
-            for index, one in looked_at.items():
-                ended = self._stands(one)
-                if ended.waits is None:
-                    return index, ended
-                waits[index] = ended.waits
-            return None
+    def _contends(self, heat: Heat, index: int, call: BlockingCall[Any]) -> None:
+        stand: Stand | None = None
+        error: BaseException | None = None
+        try:
+            stand = self._stands(call)
+        except BaseException as raised:  # noqa: BLE001 - the race raises it
+            error = raised
+        heat.ends(index, stand, error)
 
-        runs = {index: partial(self._stands, one) for index, one in enumerate(calls) if one.kind not in _WAITS}
-        ran = [calls[index] for index in runs]
-        for one in [one for one in looked_at.values() if runs and one.kind == "sleep"]:
-            self._time(one)
-        found = look()
-        if found is None and runs:
-            found = first(runs, look if looked_at else None, _LOOK_SECONDS, waits)
-            if found is None and any(index not in waits for index in looked_at):
-                ran = []
-                found = look()
-        others = [wait for index, found_waits in waits.items() if found is None or index != found[0] for wait in found_waits]
-        several = len(waits) > 1
-        given = [{**wait, "together": False} if several else wait for wait in others]
-        return given, -1 if found is None else found[0], None if found is None else found[1]
+    def _decide(self, contest: Contest, heat: Heat) -> None:
+        """Let go on what was over first, then what follows from that, until the race is decided."""
+        look_at = 0.0
+        looked: set[str] = set()
+        while True:
+            is_quiet = happened(contest.is_quiet, _LOOK_SECONDS, self._is_over)
+            if heat.winner is not None or heat.error is not None:
+                return
+            self._refuse_if_over()
+            contest.has_moved.clear()
+            waits = sorted(contest.waits(), key=lambda stop: stop.rank)
+            # Only time ends a sleep: before then, there is nothing to ask for.
+            asleep = all(stop.wait["kind"] == "sleep" and stop.number in looked for stop in waits)
+            if waits and (not asleep or self._monotonic() >= look_at):
+                stops = sorted([*waits, *contest.ended_steps()], key=lambda stop: stop.rank)
+                found = self._ask(verbs.first_over(self._hold.lease, [stop.wait for stop in stops]))
+                looked = {stop.number for stop in waits}
+                left = _LOOK_SECONDS if found.seconds_left is None else found.seconds_left
+                # With frozen time, it is as far off at each look.
+                look_at = self._monotonic() + max(left, _LOOK_SECONDS_MIN)
+                if found.number is not None:
+                    contest.goes_on(found.number, found.status, found.result)
+                    continue
+            if contest.let_work():
+                continue
+            if contest.has_moved.is_set():
+                continue
+            if is_quiet and not contest.working:
+                contest.stop_all(lambda stop: Waiting([stop.wait]))
+                happened(heat.is_decided, None, self._is_over)
+                return
+            seconds = max(0.0, min(_LOOK_SECONDS, look_at - self._monotonic())) if waits else None
+            happened(contest.has_moved, seconds, self._is_over)
 
-    def _may_have_won(self, call: BlockingCall[Any]) -> bool:
-        """Whether a branch only repeats what is recorded as ended: perhaps it had won in a run that did not record that."""
-        return call.branch.program.only_repeats(_numbers(call))
+    def _in_turn(self, call: BlockingCall[Any], **words: Any) -> tuple[str, Any]:
+        self._refuse_in_transaction(call)
+        self._pass_failures(call)
+        wait = call.as_wait(**{word: value for word, value in words.items() if value is not None})
+        contest: Contest = call.contest  # type: ignore[assignment]  # whoever calls this has looked
+        return self._stopped(contest, contest.stop_to_wait(call.number, call.rank, wait))
+
+    def _stopped(self, contest: Contest, stop: Stop) -> tuple[str, Any]:
+        try:
+            # A thread that has lost is not cancelled: it may come here when the race is over.
+            if not contest.is_over and not self._program().is_closed(stop.number):
+                happened(stop.went_on, None, self._is_over)
+        finally:
+            contest.leave(stop)
+        if isinstance(stop.answer, BaseException):
+            raise stop.answer
+        if stop.answer is None:
+            self._refuse_if_over()
+            raise self._program().closed(stop.number)
+        return stop.answer
+
+    def _runs(self, kind: str) -> Any:
+        run = super()._runs(kind)
+        return partial(self._run_work, run) if kind in _STEPS else run
+
+    def _run_work(self, run: Callable[[BlockingCall[Any]], Any], call: BlockingCall[Any]) -> Any:
+        """A step. In a race it begins when nothing was over before, and its end has its turn as that of a wait has."""
+        contest, program = call.contest, call.branch.program
+        if contest is None:
+            return run(call)
+        self._know(program)
+        begins = not program.has_ended(call.number)
+        step = {"number": call.number, "kind": call.kind, "name": call.name, "digest": call.digest}
+        if begins:
+            self._stopped(contest, contest.stop_to_work(call.number, call.rank, step, ended=False))
+            contest.works(1)
+        result, error = None, None
+        try:
+            result = run(call)
+        except Exception as raised:  # noqa: BLE001 - raised below, in its turn
+            error = raised
+        finally:
+            if begins:
+                contest.works(-1)
+        self._stopped(contest, contest.stop_to_work(call.number, call.rank, step, ended=True))
+        if error is not None:
+            raise error
+        return result
 
     def _stands(self, call: BlockingCall[Any]) -> Stand:
         """Run a call beside others. What ends the whole run is raised."""
@@ -164,17 +340,40 @@ class Beside(Calling):
             return Stand(value=call.run(call))
         except Waiting as waiting:
             return Stand(waits=waiting.waits)
+        except Halted as error:
+            # The others have sagas of their own to undo.
+            return Stand(error=error)
         except RunEnded:
             raise
         except Exception as error:  # noqa: BLE001 - whoever awaits all of them gets it
+            note_call(error, call.number)
             return Stand(error=error)
 
-    def _beside(self, what: str, calls: Sequence[BlockingCall[Any]]) -> tuple[BlockingCall[Any], ...]:
+    def _beside(self, what: str, calls: Sequence[BlockingCall[Any]], concurrency: int | None = None) -> Several:
         for one in calls:
             if not isinstance(one, BlockingCall):
                 raise not_a_call(self.id, what, one, BlockingCall)
             one.begin()
-        return tuple(calls)
+        several = Several(calls)
+        several.concurrency = concurrency
+        return several
+
+
+class _Handover:
+    """Of several that run in place of the one that awaits them, the last to end lets that one move on."""
+
+    def __init__(self, contest: Contest | None, count: int) -> None:
+        self._contest = contest
+        self._left = count
+        self._lock = threading.Lock()
+        if contest is not None and count:
+            contest.moves(count - 1)
+
+    def ends(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left and self._contest is not None:
+                self._contest.moves(-1)
 
 
 def _value_of(ended: Stand) -> Any:
@@ -185,26 +384,29 @@ def _value_of(ended: Stand) -> Any:
     return ended.value
 
 
-def _together(calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> list[dict[str, Any]]:
-    """What a gather waits for. Its plain calls are awaited together, so that the job is woken once for all of them."""
-    waiting = [(one, outcome.waits) for one, outcome in zip(calls, ended, strict=True) if outcome.waits is not None]
+def _together(waiting: Sequence[tuple[BlockingCall[Any], Stand]], *, has_more: bool) -> list[dict[str, Any]]:
+    """What a gather waits for. Its plain calls are awaited together, so that the job is woken once for all of them.
+
+    :param has_more: Others begin when one of them has ended: then one is enough.
+    """
     found: list[dict[str, Any]] = []
-    for one, waits in waiting:
+    nested = sum(stand.waits is not None for _, stand in waiting) == 1
+    for one, stand in waiting:
         is_plain = one.kind in _WAITS
         # The waits of a branch are its own: it goes on when one of them is over.
-        nested = len(waiting) == 1
-        found += [{**wait, "together": is_plain or (nested and bool(wait.get("together")))} for wait in waits]
+        found += [
+            {**wait, "together": not has_more and (is_plain or (nested and bool(wait.get("together"))))}
+            for wait in stand.waits or ()
+        ]
     return found
-
-
-def _has_ended(call: BlockingCall[Any]) -> bool:
-    """Whether it is recorded that this call has ended."""
-    if call.kind == "gather":
-        return bool(call.what) and all(_has_ended(one) for one in call.what)
-    return call.branch.program.has_ended(call.number)
 
 
 def _numbers(call: BlockingCall[Any]) -> list[str]:
     """Of what is closed with a call: a gather has no number itself, and the calls of a race are not inside it."""
     inner = [number for one in call.what for number in _numbers(one)] if call.kind in ("gather", "race") else []
     return [call.number, *inner] if call.number else inner
+
+
+def _numbers_but(calls: Sequence[BlockingCall[Any]], winner: int) -> list[str]:
+    """The same of all but one of them."""
+    return [number for index, one in enumerate(calls) if index != winner for number in _numbers(one)]

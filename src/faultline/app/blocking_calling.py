@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from faultline.flow.program import Recorded
     from faultline.store.statement import Statement
     from faultline.store.verbs.flow import ChildOutcome
+
+T = TypeVar("T")
 
 _PAGE = 1000
 
@@ -52,21 +54,24 @@ class Calling(Stepping):
     def _run_children(self, call: BlockingCall[Any]) -> Any:
         known = self._arrived(call)
         called: Called = call.what
-        taken = self._taken(call, known) if self._spawned(call, known) else None
+        is_spawned = self._spawned(call, known)
+        taken = self._taken(call, known) if is_spawned or call.contest is not None else None
         if taken is None:
             raise self._wait(call, call.as_wait(policy=called.policy))
         failed = taken["failed"]
         if failed and called.policy != "keep":
-            raise children.failed(self.id, call.name, len(called.jobs), failed)
+            raise children.failed(self.id, call.name, len(called.jobs), children.errors_of(failed))
         found = [self._result_of(call, one, called.returns) for one in self._outcomes(call, len(called.jobs))]
         return found[0] if called.alone else found
 
     def _run_detached(self, call: BlockingCall[Any]) -> UUID:
         known = self._arrived(call)
         if known is None or known.outcome is None:
-            self._spawn(call, 0, "detached")
-            rows = self._ask(verbs.history(self.id))
-            known = next(row for row in rows if row.number == call.number)
+            (job,) = call.what.jobs
+            fresh = self._new_ids(1)
+            return self._ask_for(
+                verbs.detach(self._hold.lease, call.number, job, name=call.name, digest=call.digest, fresh=fresh)
+            )
         return UUID(known.result[0])
 
     def _run_watch(self, call: BlockingCall[Any]) -> Any:
@@ -84,7 +89,7 @@ class Calling(Stepping):
         if taken is None:
             raise self._wait(call, call.as_wait(policy="raise"))
         if taken["failed"]:
-            raise children.failed(self.id, call.name, 1, taken["failed"])
+            raise children.failed(self.id, call.name, 1, children.errors_of(taken["failed"]))
         kept = taken["results"]
         result = kept["0"] if "0" in kept else (self._outcomes(call, 1))[0].result
         return self._read(call, result, call.what.returns)
@@ -105,16 +110,14 @@ class Calling(Stepping):
         self._refuse_in_transaction(call)
         self._pass_failures(call)
         while True:
-            self._spawn(call, begun, "children")
+            self._spawn(call, begun)
             begun += SPAWN_CHUNK
             if begun >= len(jobs):
                 # Without jobs there is nothing to wait for.
                 return not jobs
 
-    def _spawn(self, call: BlockingCall[Any], first: int, kind: str) -> None:
+    def _spawn(self, call: BlockingCall[Any], first: int) -> None:
         called: Called = call.what
-        self._read_clock()
-        ids = Ids(self._database.time.seconds, self._chance)
         chunk = called.jobs[first : first + SPAWN_CHUNK]
         statement = verbs.spawn(
             self._hold.lease,
@@ -124,14 +127,17 @@ class Calling(Stepping):
             digest=call.digest,
             total=len(called.jobs),
             first_index=first,
-            kind=kind,
-            policy=called.policy if kind == "children" else None,
-            fresh=ids.new_numbers(len(chunk)) if chunk else None,
+            policy=called.policy,
+            fresh=self._new_ids(len(chunk)) if chunk else None,
         )
         call.call_id = self._ask_for(statement)
 
-    def _ask_for(self, statement: Statement[int]) -> int:
-        """The id of a call of jobs. A refusal is not recorded, and another run may get another answer: the run is over."""
+    def _new_ids(self, count: int) -> list[int]:
+        self._read_clock()
+        return Ids(self._database.time.seconds, self._chance).new_numbers(count)
+
+    def _ask_for(self, statement: Statement[T]) -> T:
+        """The answer to a call of jobs. A refusal is not recorded, and another run may get another one: the run is over."""
         try:
             return self._ask(statement)
         except (FaultlineError, psycopg.Error) as error:
@@ -141,10 +147,12 @@ class Calling(Stepping):
         """What became of the jobs, as it was recorded; None: wait on."""
         if known is not None and known.outcome is not None:
             status, result = ("taken" if known.outcome in ("done", "failed") else known.outcome), known.result
+        elif call.contest is not None:
+            status, result = self._in_turn(call, policy=getattr(call.what, "policy", "raise"))
         else:
             self._refuse_in_transaction(call)
             self._pass_failures(call)
-            found_now = self._ask(verbs.take(self._hold.lease, call.number))
+            found_now = self._ask(verbs.collect_outcomes(self._hold.lease, call.number))
             status, result = found_now.status, found_now.result
         if status == "open":
             return None

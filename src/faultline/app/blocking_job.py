@@ -7,8 +7,8 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
 
@@ -17,12 +17,13 @@ from faultline.app import attempt
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.blocking_flows import BlockingFlows
+from faultline.app.blocking_transaction import BlockingTransaction
 from faultline.app.streams import COLLECT_SECONDS, Stream, check_stream_name, soon
 from faultline.app.texts import step_result, step_text
-from faultline.app.transaction import Transaction
+from faultline.app.transaction import JobTransaction, JoinedTransaction
 from faultline.app.turns import acquired, called
 from faultline.core import events
-from faultline.core.errors import ConfigError, FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.database import run_on
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from faultline.store.verbs.graphs import Upstream
 
 T = TypeVar("T")
+#: How often a transaction is opened before its job gives up: on a pooled connection that had died, and on new ones.
+_OPENS_MAX = 3
 
 
 class BlockingJob(BlockingFlows):
@@ -161,8 +164,12 @@ class BlockingJob(BlockingFlows):
             for stream in unjudged:
                 stream.judge()
 
+    @overload
+    def transaction(self, session: None = None) -> AbstractContextManager[BlockingTransaction]: ...
+    @overload
+    def transaction(self, session: Session) -> AbstractContextManager[JoinedTransaction]: ...
     @contextmanager
-    def transaction(self, session: Session | None = None) -> Iterator[Transaction]:
+    def transaction(self, session: Session | None = None) -> Iterator[Any]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
@@ -174,13 +181,12 @@ class BlockingJob(BlockingFlows):
         if self._streams:
             self.flush_streams()
         self._take_turn()
-        transaction: Transaction | None = None
+        transaction: BlockingTransaction | JoinedTransaction | None = None
         self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
-            lent = self._database.connection(loan) if session is None else joined(session)
-            with lent as connection:
-                transaction = self._begin(connection, loan)
+            with ExitStack() as lent:
+                transaction = self._open(lent, session, loan)
                 try:
                     with self._opened(transaction):
                         yield transaction
@@ -192,7 +198,7 @@ class BlockingJob(BlockingFlows):
                 finally:
                     self._judge(transaction)
                     if transaction.altered:
-                        connection.close()
+                        transaction.raw.close()
         except BaseException as error:
             if transaction is None and not isinstance(error, ConfigError):
                 self._blame(error, asked_at)
@@ -201,7 +207,29 @@ class BlockingJob(BlockingFlows):
             self._loan = None
             self._turn.release()
 
-    def _begin(self, connection: psycopg.Connection[Any] | Joined, loan: Loan) -> Transaction:
+    def _open(self, lent: ExitStack, session: Session | None, loan: Loan) -> BlockingTransaction | JoinedTransaction:
+        """Begin and fence the transaction. If the connection turns out to be dead, do it again on another: nothing of the
+        task's was sent. So a job is not run again because the server was restarted while it did something else.
+        """
+        for losses in range(1, _OPENS_MAX + 1):
+            with ExitStack() as tried:
+                given = self._database.connection(loan) if session is None else joined(session)
+                connection: Any = tried.enter_context(given)
+                try:
+                    transaction = self._begin(connection, loan)
+                except DatabaseUnavailable as error:
+                    may_begin_again = not isinstance(connection, Joined) or connection.may_begin_again
+                    was_lost = connection_was_lost(as_psycopg(error.__cause__ or error))
+                    if losses == _OPENS_MAX or not may_begin_again or not was_lost:
+                        raise
+                else:
+                    lent.push(tried.pop_all())
+                    return transaction
+            if session is None:
+                self._database.drop_idle(but_the_living=losses == 1)
+        raise AssertionError("the last try either returns or raises")
+
+    def _begin(self, connection: psycopg.Connection[Any] | Joined, loan: Loan) -> BlockingTransaction | JoinedTransaction:
         with translated(self._database.dsn):
             connection.execute("begin")
         try:
@@ -212,7 +240,8 @@ class BlockingJob(BlockingFlows):
             if isinstance(error, StaleLease) and not self.lease_lost:
                 raise self._recorded(error) from error
             raise
-        return Transaction(
+        kind = JoinedTransaction if is_theirs else BlockingTransaction
+        return kind(
             self.id,
             connection,
             loan,
@@ -222,7 +251,7 @@ class BlockingJob(BlockingFlows):
             monotonic=self._monotonic,
         )
 
-    def _finish(self, transaction: Transaction) -> None:
+    def _finish(self, transaction: JobTransaction) -> None:
         connection = transaction.raw
         transaction.refuse_if_broken()
         self._refuse_if_over()
@@ -236,6 +265,7 @@ class BlockingJob(BlockingFlows):
                 renewed_at = self._monotonic()
                 self._refuse_if_stale("renew", self._send(transaction, verbs.renew([self._hold.lease])))
         else:
+            self._refuse_if_unawaited()
             self._judge_streams()
             for stream in list(self._streams.values()):
                 # The last moment: afterwards there is no lease.
@@ -265,7 +295,7 @@ class BlockingJob(BlockingFlows):
         if renewed_at is not None:
             self._hold.renewed(renewed_at)
 
-    def _refuse_if_changed(self, transaction: Transaction) -> None:
+    def _refuse_if_changed(self, transaction: JobTransaction) -> None:
         """A program that did not come to all that is recorded does not complete its job here either."""
         if self.program is None:
             return
@@ -276,7 +306,7 @@ class BlockingJob(BlockingFlows):
         if verdict is not None:
             raise self.program.end(verdict) if isinstance(verdict, CodeChanged) else verdict
 
-    def _resolve_unknown_commit(self, transaction: Transaction, error: Exception) -> None:
+    def _resolve_unknown_commit(self, transaction: JobTransaction, error: Exception) -> None:
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
@@ -285,15 +315,16 @@ class BlockingJob(BlockingFlows):
             # To the session its commit has failed: it would refuse all that the task does next.
             self._roll_back(transaction.raw)
 
-    def _look_up_commit(self, transaction: Transaction) -> None:
+    def _look_up_commit(self, transaction: JobTransaction) -> None:
         """A hook of the task's session may have raised after the commit: the job is completed, though this looks failed."""
         if transaction.is_theirs and transaction.result is not None:
             with suppress(FaultlineError):
                 self._hold.completed = self._was_completed_by_us(self._database.run(views.job(self.id)))
 
-    def _undo(self, transaction: Transaction, error: BaseException) -> None:
+    def _undo(self, transaction: JobTransaction, error: BaseException) -> None:
         """Roll back. If the task ended the transaction itself, raise that instead: it is worse than any other error."""
         transaction.close()
+        transaction.drop_unawaited(error)
         transaction.let_out(error)
         gone = transaction.is_gone() and not transaction.ends
         self._roll_back(transaction.raw)
@@ -309,7 +340,7 @@ class BlockingJob(BlockingFlows):
                 raise
             connection.close()
 
-    def _judge(self, transaction: Transaction) -> None:
+    def _judge(self, transaction: JobTransaction) -> None:
         """Do not count the database's errors against the job. If the session was cut because the attempt was over, the task
         was too slow.
         """
@@ -322,7 +353,7 @@ class BlockingJob(BlockingFlows):
             if spared:
                 self._spare(mishap.raised)
 
-    def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
+    def _was_cancelled(self, transaction: JobTransaction, error: BaseException) -> bool:
         """Whether somebody cancelled the statement: then the message is that of a cancelled one. Otherwise it exceeded a
         timeout of the task or its role. If the server cannot be asked, the job is spared.
         """
@@ -338,7 +369,7 @@ class BlockingJob(BlockingFlows):
             pass
         return True
 
-    def _lacks_rights(self, transaction: Transaction) -> bool:
+    def _lacks_rights(self, transaction: JobTransaction) -> bool:
         """Whether the login itself lacks the right to end jobs. The task's own role ends with its transaction."""
         if not transaction.is_gone():
             return True
@@ -349,7 +380,7 @@ class BlockingJob(BlockingFlows):
 
     # One statement
 
-    def _send(self, transaction: Transaction, statement: Statement[T]) -> T:
+    def _send(self, transaction: JobTransaction, statement: Statement[T]) -> T:
         """A statement of the engine in the job's transaction."""
         try:
             return run_on(transaction.raw, statement)
@@ -398,7 +429,7 @@ class BlockingJob(BlockingFlows):
         if not acquired(self._turn, attempt.TURN_SECONDS, self._is_over):
             raise self._no_turn()
 
-    def _its_turn(self, step: str, own: Transaction | None) -> threading.Lock:
+    def _its_turn(self, step: str, own: JobTransaction | None) -> threading.Lock:
         """Wait until no other branch runs this step, or has run it in a transaction that is still open."""
         running = self._steps.setdefault(step, threading.Lock())
         while True:

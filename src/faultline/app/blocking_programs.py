@@ -16,7 +16,7 @@ from faultline.flow.calls import stoppable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from faultline.app.callee import OneByOne
+    from faultline.app.callee import OneArgumentTask
     from faultline.flow.calls import BlockingCall
 
 T = TypeVar("T")
@@ -47,14 +47,19 @@ class Programs(Takes):
 
     @overload
     def results(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["raise", "fast"] = "raise", page: int = ...
+        self,
+        task: OneArgumentTask[T, R],
+        items: Iterable[T],
+        *,
+        on_failure: Literal["raise", "fast"] = "raise",
+        page: int = ...,
     ) -> Iterator[R]: ...
     @overload
     def results(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["keep"], page: int = ...
+        self, task: OneArgumentTask[T, R], items: Iterable[T], *, on_failure: Literal["keep"], page: int = ...
     ) -> Iterator[R | None]: ...
     def results(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: str = "raise", page: int = SPAWN_CHUNK
+        self, task: OneArgumentTask[T, R], items: Iterable[T], *, on_failure: str = "raise", page: int = SPAWN_CHUNK
     ) -> Iterator[Any]:
         """One child for each item; their results as they come, page by page in the order of the items.
 

@@ -6,6 +6,7 @@ What keeps a call from being recorded ends the run, whatever the program catches
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,9 +15,10 @@ import psycopg
 from faultline import values
 from faultline.app.attempt import Attempt
 from faultline.app.blame import is_caused_by
-from faultline.app.texts import result_text, text_of
-from faultline.app.turns import paused
-from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed, UnreadableJson
+from faultline.app.texts import result_text, text_of, traceback_of
+from faultline.app.turns import break_group_deadlocks, paused
+from faultline.core import events
+from faultline.core.errors import ConfigError, FaultlineError, JobRejected, StaleLease, StepFailed, UnreadableJson
 from faultline.flow.calls import BlockingCall, current, here
 from faultline.flow.ending import CodeChanged, Interrupted, Waiting
 from faultline.flow.program import Program
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from faultline.app.blocking_transaction import BlockingTransaction
     from faultline.app.held import Held
-    from faultline.app.transaction import Transaction
     from faultline.core.host import Host
     from faultline.flow.program import Branch, Recorded
     from faultline.store.database import Database
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The class of the error that a text begins with.
+_KIND = re.compile(r"[^\s:]+")
+_INSTEAD = "Catch it in the step, and raise one of your own with what the program needs, as annotated attributes"
+
+#: Steps inside of these may have to be undone, so a program is let into them although a saga has failed.
+_PASSED_TO_UNDO = ("saga", "race")
 #: A row that a call needs is locked: ask again, so often and after so long.
 _LOCKED_TIMES, _LOCKED_SECONDS = 40, 0.25
 
@@ -99,7 +107,15 @@ class Recording(Attempt):
         program = call.branch.program
         program.refuse_if_ended(call.branch)
         self._know(program)
-        return program.came_to(call.number, call.kind, call.name, call.digest)
+        known = program.came_to(call.number, call.kind, call.name, call.digest)
+        forgotten = program.take_forgotten()
+        if forgotten:
+            self._record_at(call.branch, 0, forgotten, None)
+        if known is not None and program.gives_way():
+            break_group_deadlocks()
+        if call.kind not in _PASSED_TO_UNDO and (known is None or known.outcome in (None, "closed")):
+            program.halt(call.branch)
+        return known
 
     def _is_in_transaction(self) -> bool:
         """Whether what is written now is rolled back with the job's own transaction."""
@@ -121,7 +137,7 @@ class Recording(Attempt):
     def _pass_failures(self, call: BlockingCall[Any]) -> None:
         """The program went on after these: record them before what follows is."""
         due = call.branch.program.due(call.branch, call.made_at)
-        if any(one.call["outcome"] in ("failed", "closed") or one.call["kind"] == "patch" for one in due):
+        if any(one.call["outcome"] in ("failed", "closed") or one.call["kind"] in ("patch", "saga") for one in due):
             self._record(call)
 
     def _record(self, call: BlockingCall[Any], *calls: dict[str, Any], text: str | None = None) -> None:
@@ -188,10 +204,10 @@ class Recording(Attempt):
         self._program().weigh(len(text))
         return text
 
-    def _remembered(self, call: BlockingCall[Any], known: Recorded, returns: Any) -> Any:
+    def _remembered(self, call: BlockingCall[Any], known: Recorded, returns: Any, raises: values.Classes = ()) -> Any:
         """The result of a step that has ended, or its error."""
         if known.outcome == "failed":
-            raise self._step_failed(call, known.error or "", known.tries)
+            raise self._failure(call, known.error or "", known.tries, known.result, raises)
         return self._read(call, known.result, returns)
 
     def _read(self, call: BlockingCall[Any], value: Any, returns: Any) -> Any:
@@ -200,12 +216,15 @@ class Recording(Attempt):
         try:
             return values.typed(value, returns)
         except values.Misfit as error:
-            program = call.branch.program
-            changed = (
-                f"job {self.id}: the program has changed: the result of call {call.number} ({call.name!r}) does not fit its"
+            raise self._does_not_fit(call, "result", error) from error
+
+    def _does_not_fit(self, call: BlockingCall[Any], what: str, error: values.Misfit) -> BaseException:
+        return call.branch.program.end(
+            CodeChanged(
+                f"job {self.id}: the program has changed: the {what} of call {call.number} ({call.name!r}) does not fit its"
                 f" annotation now: {error}. Let the annotation accept it, or bring the old code back"
             )
-            raise program.end(CodeChanged(changed)) from error
+        )
 
     def _refuse_unreadable(self, call: BlockingCall[Any], value: Any) -> None:
         if isinstance(value, jsontext.Unreadable):
@@ -214,24 +233,59 @@ class Recording(Attempt):
                 f" cannot be read: {value.why}"
             )
 
-    def _ended_by(self, call: BlockingCall[Any], error: BaseException, tries: int) -> BaseException:
-        """What to raise for an error of a step's function that no further try follows."""
+    def _ended_by(self, call: BlockingCall[Any], error: Exception, tries: int, raises: values.Classes = ()) -> BaseException:
+        """What to raise for an error of a step's function that no further try follows.
+
+        Raise it outside of the `except` block: with the function's own error as its context, this run would have more than
+        a later one, and could go another way.
+        """
         program = call.branch.program
         if self.lease_lost or is_caused_by(error, self._hold.failed_by or ()):
             return program.end(Interrupted(error))
-        text = text_of(error)
-        program.defer(call.branch, call.as_recorded(outcome="failed", error=text, tries=tries))
-        return self._step_failed(call, text, tries)
+        text, kept = text_of(error), None
+        if isinstance(error, raises):
+            try:
+                kept = self._kept(error, raises)
+            except JobRejected as refusal:
+                first, _, frames = text.partition("\n")
+                text = f"{first}. It is declared, but cannot be remembered as itself: {refusal}. {_INSTEAD}\n{frames}"
+        events.emit("step_failed", job_id=self.id, step=call.name, tries=tries, error=traceback_of(error))
+        program.defer(call.branch, call.as_recorded(outcome="failed", error=text, tries=tries, result=kept))
+        return self._failure(call, text, tries, kept, raises)
 
-    def _step_failed(self, call: BlockingCall[Any], text: str, tries: int) -> StepFailed:
-        first = text.partition("\n")[0]
-        times = "" if tries <= 1 else f" after {tries} tries"
-        return StepFailed(f"step {call.name} failed{times}: {first}", step=call.name, kind=first.partition(":")[0])
+    def _kept(self, error: Exception, raises: values.Classes) -> Any:
+        """What is recorded of a declared exception, or `JobRejected`."""
+        what = type(error).__name__
+        written = values.write_exception(error, raises)
+        try:
+            limit = (self._database.facts()).result_bytes_max
+        except FaultlineError as lost:
+            raise self._program().end(Interrupted(lost)) from lost
+        text = result_text(written, what, limit)
+        self._program().weigh(len(text))
+        return values.as_stored(jsontext.decode(text))
+
+    def _failure(self, call: BlockingCall[Any], text: str, tries: int, kept: Any, raises: values.Classes) -> BaseException:
+        """The error of a step, from nothing but what is recorded of it: every run gets the same one."""
+        first, _, frames = text.partition("\n")
+        try:
+            error = None if kept is None else values.read_exception(kept, raises)
+        except values.Misfit as misfit:
+            return self._does_not_fit(call, "error", misfit)
+        if error is None:
+            times = "" if tries <= 1 else f" after {tries} tries"
+            kind = _KIND.match(first)
+            error = StepFailed(
+                f"step {call.name} failed{times}: {first}", step=call.name, kind=kind[0] if kind is not None else ""
+            )
+        if frames:
+            error.add_note(f"in step {call.name}:\n{frames}")
+        return error
 
     # The job's
 
     def _write(self, statement: Statement[T]) -> T:
         raise NotImplementedError
 
-    def transaction(self) -> AbstractContextManager[Transaction]:
+    def transaction(self) -> AbstractContextManager[BlockingTransaction]:
         raise NotImplementedError

@@ -14,7 +14,7 @@ R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class Callee(Protocol[P, R_co]):
+class CallableTask(Protocol[P, R_co]):
     """A task that can be called with these arguments and has this result."""
 
     @property
@@ -25,7 +25,7 @@ class Callee(Protocol[P, R_co]):
     def read(self, result: Json) -> R_co: ...
 
 
-class OneByOne(Protocol[T_contra, R_co]):
+class OneArgumentTask(Protocol[T_contra, R_co]):
     """A task that can be called with one argument."""
 
     @property

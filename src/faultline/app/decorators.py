@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from faultline.app.options import Options
 from faultline.app.retrying import rules_of
 from faultline.app.steps import Retries, Step, StepDecorator
-from faultline.app.tasks import Task
+from faultline.app.tasks import MYPY, Task
 from faultline.core.errors import ConfigError, declaring
 from faultline.values import kinds, reading
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from faultline.app.outcomes import AnOutcome, NoOutcome
     from faultline.app.processes import Processes
     from faultline.app.retrying import Backoff, Exceptions
-    from faultline.app.tasks import Enqueues
+    from faultline.app.tasks import DecoratedTask, Enqueues, Returned
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,26 +33,41 @@ Whole = TypeVar("Whole", bound="NoOutcome | None")
 class TaskDecorator(Protocol):
     """The decorator `@app.task(...)`: turns a function into a task and keeps the types of its parameters and result.
 
-    The result is what it returns without `Retry`, `Fail`, `Snooze`, `Cancel` and `Again`: no job ends with one of these as
-    its result.
+    The result is what it returns without `Retry`, `Fail`, `Snooze`, `Cancel` and `ContinueAsNew`: no job ends with one of
+    these as its result.
     """
 
+    if not MYPY:
+        # A function that returns Any fits the overloads of async ones, which stand first.
+        @overload
+        def __call__(self, fn: Callable[Concatenate[BlockingJob, P], Never], /) -> DecoratedTask[P, Any, Any]: ...
+        @overload
+        def __call__(self, fn: Callable[P, Never], /) -> DecoratedTask[P, Any, Any]: ...
+
     @overload
-    def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[Whole]], /
+    ) -> DecoratedTask[P, Whole, Coroutine[Any, Any, Whole]]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> Task[P, Whole]: ...
+    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> DecoratedTask[P, Whole, Returned[Whole]]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[R | AnOutcome]], /
+    ) -> DecoratedTask[P, R, Coroutine[Any, Any, R | AnOutcome]]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], R | AnOutcome], /) -> Task[P, R]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[BlockingJob, P], R | AnOutcome], /
+    ) -> DecoratedTask[P, R, Returned[R | AnOutcome]]: ...
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    def __call__(self, fn: Callable[P, Awaitable[Whole]], /) -> DecoratedTask[P, Whole, Coroutine[Any, Any, Whole]]: ...
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
+    def __call__(
+        self, fn: Callable[P, Awaitable[R | AnOutcome]], /
+    ) -> DecoratedTask[P, R, Coroutine[Any, Any, R | AnOutcome]]: ...
     @overload
-    def __call__(self, fn: Callable[P, Whole], /) -> Task[P, Whole]: ...
+    def __call__(self, fn: Callable[P, Whole], /) -> DecoratedTask[P, Whole, Returned[Whole]]: ...
     @overload
-    def __call__(self, fn: Callable[P, R | AnOutcome], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[P, R | AnOutcome], /) -> DecoratedTask[P, R, Returned[R | AnOutcome]]: ...
 
 
 class Decorators:
@@ -64,22 +79,37 @@ class Decorators:
 
         def _route(self, task: Task[..., Any]) -> None: ...
 
+    if not MYPY:
+        # A function that returns Any fits the overloads of async ones, which stand first.
+        @overload
+        def task(self, fn: Callable[Concatenate[BlockingJob, P], Never], /) -> DecoratedTask[P, Any, Any]: ...
+        @overload
+        def task(self, fn: Callable[P, Never], /) -> DecoratedTask[P, Any, Any]: ...
+
     @overload
-    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    def task(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[Whole]], /
+    ) -> DecoratedTask[P, Whole, Coroutine[Any, Any, Whole]]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> Task[P, Whole]: ...
+    def task(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> DecoratedTask[P, Whole, Returned[Whole]]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
+    def task(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[R | AnOutcome]], /
+    ) -> DecoratedTask[P, R, Coroutine[Any, Any, R | AnOutcome]]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[BlockingJob, P], R | AnOutcome], /) -> Task[P, R]: ...
+    def task(
+        self, fn: Callable[Concatenate[BlockingJob, P], R | AnOutcome], /
+    ) -> DecoratedTask[P, R, Returned[R | AnOutcome]]: ...
     @overload
-    def task(self, fn: Callable[P, Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    def task(self, fn: Callable[P, Awaitable[Whole]], /) -> DecoratedTask[P, Whole, Coroutine[Any, Any, Whole]]: ...
     @overload
-    def task(self, fn: Callable[P, Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
+    def task(
+        self, fn: Callable[P, Awaitable[R | AnOutcome]], /
+    ) -> DecoratedTask[P, R, Coroutine[Any, Any, R | AnOutcome]]: ...
     @overload
-    def task(self, fn: Callable[P, Whole], /) -> Task[P, Whole]: ...
+    def task(self, fn: Callable[P, Whole], /) -> DecoratedTask[P, Whole, Returned[Whole]]: ...
     @overload
-    def task(self, fn: Callable[P, R | AnOutcome], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[P, R | AnOutcome], /) -> DecoratedTask[P, R, Returned[R | AnOutcome]]: ...
     @overload
     def task(
         self,
@@ -144,6 +174,8 @@ class Decorators:
 
     def _new_name(self, function: Callable[..., Any], name: str | None) -> str:
         """The name of a task that is registered now."""
+        if not callable(function):
+            raise ConfigError(f"@app.task takes a function, not {function!r:.80}; options go by name: @app.task(name=...)")
         own_name = getattr(function, "__qualname__", None)
         if name is None and own_name is None:
             raise ConfigError(f"{function!r} has no name; give the task one with name=...")
@@ -158,7 +190,12 @@ class Decorators:
     def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
     @overload
     def step(
-        self, *, name: str | None = None, retries: Retries | int = 0, timeout: Duration | None = None
+        self,
+        *,
+        name: str | None = None,
+        retries: Retries | int = 0,
+        timeout: Duration | None = None,
+        raises: Exceptions | None = None,
     ) -> StepDecorator: ...
     def step(  # type: ignore[misc]
         self,
@@ -168,6 +205,7 @@ class Decorators:
         name: str | None = None,
         retries: Retries | int = 0,
         timeout: Duration | None = None,
+        raises: Exceptions | None = None,
     ) -> Any:  # see the overloads
         """Make a function a step of flows: `@app.step` or `@app.step(retries=3, timeout=60)`. Run it with `job.do`.
 
@@ -175,10 +213,12 @@ class Decorators:
         :param name: The name by which jobs remember it. Default: the function's name.
         :param retries: How often it is tried again when it fails, which uses up no attempt of the job.
         :param timeout: How long one try may take. Default: no limit.
+        :param raises: Exceptions that are an answer: they are not tried again, and a program gets them as themselves, with
+            their arguments and attributes, in every run. Any other one becomes `StepFailed`.
         """
 
         def make(function: Callable[..., Any]) -> Step[..., Any]:
-            return Step(function, name=name, retries=retries, timeout=timeout)
+            return Step(function, name=name, retries=retries, timeout=timeout, raises=raises)
 
         return make if fn is None else make(fn)
 

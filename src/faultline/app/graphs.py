@@ -11,6 +11,7 @@ from faultline.app.joined import session_of
 from faultline.app.options import Options, check_text
 from faultline.app.slips import check_task
 from faultline.app.tasks import Task
+from faultline.app.unawaited import must_await
 from faultline.core.bounds import KEY_LENGTH_MAX
 from faultline.core.errors import ChildFailed, ConfigError, JobRejected
 from faultline.core.model import Submission
@@ -163,6 +164,7 @@ class Flow:
         self._app.database.facts_and_time()
         return self._handle(self._app.database.run(self._statement(idempotency_key, self._app._ids)))  # noqa: SLF001 - its own
 
+    @must_await
     async def aenqueue(self, *, idempotency_key: str | None = None) -> FlowHandle:
         """`enqueue` for async programs."""
         if self._session is not None:
@@ -237,7 +239,7 @@ async def collect(job: Job, flow: str, names: list[str], leaves: list[str]) -> d
     known = program.came_to(_JOBS, "children", "jobs", None)
     if known is None:
         raise ConfigError(f"job {job.id} is not the root of a flow; enqueue one with app.flow(...)")
-    taken = await job._write(verbs.take(job._hold.lease, _JOBS))  # noqa: SLF001
+    taken = await job._write(verbs.collect_outcomes(job._hold.lease, _JOBS))  # noqa: SLF001
     if taken.status == "open":
         raise program.root.suspend([{"number": _JOBS, "kind": "children", "name": "jobs", "policy": "raise"}])
     failed = {int(index): found for index, found in taken.result["failed"].items()}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from faultline import values
 from faultline.app.options import seconds
+from faultline.app.slips import warn_in_event_loop
 from faultline.app.streams import StreamReader
+from faultline.app.unawaited import must_await
+from faultline.core.checks import check_seconds
 from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout, UnreadableJson
 from faultline.core.model import JobRecord, JobState
 from faultline.store.reads import views
@@ -50,6 +54,18 @@ class Looks(Protocol):
     async def asignal(
         self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | None, by: str | None
     ) -> bool: ...
+
+    def cancel(self, job_id: UUID, reason: str | None, *, undo: bool, by: str | None) -> JobState: ...
+
+    async def acancel(self, job_id: UUID, reason: str | None, *, undo: bool, by: str | None) -> JobState: ...
+
+    def retry(self, job_id: UUID, *, reason: str | None, by: str | None) -> JobState: ...
+
+    async def aretry(self, job_id: UUID, *, reason: str | None, by: str | None) -> JobState: ...
+
+    def undo(self, job_id: UUID, *, reason: str | None, by: str | None) -> JobState: ...
+
+    async def aundo(self, job_id: UUID, *, reason: str | None, by: str | None) -> JobState: ...
 
     def fork(
         self,
@@ -98,14 +114,18 @@ class JobHandle(Generic[R]):
 
         :param timeout: How long to wait. Default: forever.
         """
+        check_seconds("timeout", timeout, -math.inf, math.inf)
+        warn_in_event_loop("result", "the job has ended")
         with self._app.poller.watching(self.id) as ending:
             try:
                 return self._read(ending.result(seconds(timeout)))
             except TimeoutError as error:
                 raise self._too_late(timeout, self._app.poller.last_seen(self.id)) from error
 
+    @must_await
     async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the twin of result()
         """`result` for async programs."""
+        check_seconds("timeout", timeout, -math.inf, math.inf)
         with self._app.poller.watching(self.id) as ending:
             try:
                 return self._read(await asyncio.wait_for(asyncio.wrap_future(ending), seconds(timeout)))
@@ -126,6 +146,7 @@ class JobHandle(Generic[R]):
         """The current state of the job."""
         return self._app.job(self.id)
 
+    @must_await
     async def ajob(self) -> JobRecord:
         return await self._app.ajob(self.id)
 
@@ -142,11 +163,53 @@ class JobHandle(Generic[R]):
         """
         return self._app.signal(self.id, name, payload, key=key, for_call=for_call, by=by)
 
+    @must_await
     async def asignal(
         self, name: str, payload: Any = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
     ) -> bool:
         """`signal` for async programs."""
         return await self._app.asignal(self.id, name, payload, key=key, for_call=for_call, by=by)
+
+    def cancel(self, reason: str | None = None, *, undo: bool = False, by: str | None = None) -> JobState:
+        """Cancel the job, queued or running, with its children. Raises `IllegalTransition` if it has already ended.
+
+        :param reason: Recorded in the journal, and shown as the error of the job.
+        :param undo: Undo its open sagas first, and those of its children.
+        :param by: Who cancels it, for the journal, which records the database login in any case. Default: the login.
+        """
+        return self._app.cancel(self.id, reason, undo=undo, by=by)
+
+    @must_await
+    async def acancel(self, reason: str | None = None, *, undo: bool = False, by: str | None = None) -> JobState:
+        """`cancel` for async programs."""
+        return await self._app.acancel(self.id, reason, undo=undo, by=by)
+
+    def retry(self, *, reason: str | None = None, by: str | None = None) -> JobState:
+        """Retry the job if it has failed or was cancelled. Raises `IllegalTransition` where that cannot help.
+
+        Of a flow, it runs again what stopped it, and keeps the rest.
+
+        :param reason: Recorded in the journal.
+        :param by: Who retries it, as for `cancel`.
+        """
+        return self._app.retry(self.id, reason=reason, by=by)
+
+    @must_await
+    async def aretry(self, *, reason: str | None = None, by: str | None = None) -> JobState:
+        """`retry` for async programs."""
+        return await self._app.aretry(self.id, reason=reason, by=by)
+
+    def undo(self, *, reason: str | None = None, by: str | None = None) -> JobState:
+        """Undo the open sagas of the job, which has failed or was cancelled. It ends again as it had ended.
+
+        :param reason: Recorded in the journal.
+        :param by: Who does it, for the journal, which records the database login in any case. Default: the login.
+        """
+        return self._app.undo(self.id, reason=reason, by=by)
+
+    @must_await
+    async def aundo(self, *, reason: str | None = None, by: str | None = None) -> JobState:
+        return await self._app.aundo(self.id, reason=reason, by=by)
 
     def fork(
         self,
@@ -165,6 +228,7 @@ class JobHandle(Generic[R]):
         """
         return self._app.fork(self.id, before=before, args=args, by=by, reason=reason).reading(self._returns)
 
+    @must_await
     async def afork(
         self,
         *,
@@ -200,8 +264,8 @@ class JobHandle(Generic[R]):
     def _too_late(self, timeout: Duration | None, seen: Standing | None) -> ResultTimeout:
         state = "the database has not yet said in which state it is" if seen is None else _described(seen)
         return ResultTimeout(
-            f"job {self.id} has not ended within {seconds(timeout):g} s: {state}. It goes on: call result() again later."
-            f" What it waits for: faultline job {self.id}"
+            f"job {self.id} has not ended within {seconds(timeout):g} s: {state}. The job was not stopped: call result()"
+            f" again later. To see why: faultline job {self.id}"
         )
 
 

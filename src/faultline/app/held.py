@@ -26,6 +26,8 @@ class Held(Protocol):
     in_transaction: bool
     #: The job completed itself in its own transaction.
     completed: bool
+    #: Calls that its task made and has not awaited; None: it made none.
+    unawaited: set[Any] | None
 
     @property
     def lease(self) -> Lease: ...

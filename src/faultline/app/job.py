@@ -6,7 +6,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
@@ -14,14 +14,16 @@ import psycopg
 from faultline import values
 from faultline.app import attempt
 from faultline.app.async_flows import Flows
+from faultline.app.async_transaction import Transaction
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.streams import COLLECT_SECONDS, Stream, asoon, check_stream_name
 from faultline.app.texts import step_result, step_text
-from faultline.app.transaction import Transaction
+from faultline.app.transaction import JobTransaction, JoinedTransaction
 from faultline.app.turns import aacquired, acalled
+from faultline.app.unawaited import must_await
 from faultline.core import events
-from faultline.core.errors import ConfigError, FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from faultline.store.verbs.graphs import Upstream
 
 T = TypeVar("T")
+#: How often a transaction is opened before its job gives up: on a pooled connection that had died, and on new ones.
+_OPENS_MAX = 3
 
 
 class Job(Flows):
@@ -57,6 +61,7 @@ class Job(Flows):
         #: Each is held while the function of its step runs.
         self._steps: dict[str, asyncio.Lock] = {}
 
+    @must_await
     async def fence(self) -> None:
         """Raise `StaleLease` if the lease is lost. It may be lost right afterwards: to guard writes, use `transaction`."""
         try:
@@ -68,6 +73,7 @@ class Job(Flows):
     async def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T: ...
     @overload
     async def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T: ...
+    @must_await
     async def step(self, name: str, function: Callable[..., Awaitable[T] | T], *args: Any, **kwargs: Any) -> T:
         """Run a part of the job once and store its result; later attempts get the stored result.
 
@@ -105,6 +111,7 @@ class Job(Flows):
             self._given.pop(name, None)
         return step_result(name, result, returns)
 
+    @must_await
     async def progress(self, progress: Json) -> None:
         """Store the progress of the job, for people to see.
 
@@ -112,6 +119,7 @@ class Job(Flows):
         """
         self._refuse_if_stale("progress", await self._write(verbs.progress(self._hold.lease, progress)))
 
+    @must_await
     async def upstream(self) -> dict[str, Upstream]:
         """What became of the jobs that this job of a graph came after, by their names: state, result and error.
 
@@ -164,8 +172,12 @@ class Job(Flows):
             for stream in unjudged:
                 stream.judge()
 
+    @overload
+    def transaction(self, session: None = None) -> AbstractAsyncContextManager[Transaction]: ...
+    @overload
+    def transaction(self, session: Session) -> AbstractAsyncContextManager[JoinedTransaction]: ...
     @asynccontextmanager
-    async def transaction(self, session: Session | None = None) -> AsyncIterator[Transaction]:
+    async def transaction(self, session: Session | None = None) -> AsyncIterator[Any]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
@@ -177,13 +189,12 @@ class Job(Flows):
         if self._streams:
             await self.flush_streams()
         await self._take_turn()
-        transaction: Transaction | None = None
+        transaction: Transaction | JoinedTransaction | None = None
         self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
-            lent = self._database.connection(loan) if session is None else ajoined(session)
-            async with lent as connection:
-                transaction = await self._begin(connection, loan)
+            async with AsyncExitStack() as lent:
+                transaction = await self._open(lent, session, loan)
                 try:
                     with self._opened(transaction):
                         yield transaction
@@ -195,7 +206,7 @@ class Job(Flows):
                 finally:
                     await self._judge(transaction)
                     if transaction.altered:
-                        await connection.close()
+                        await transaction.raw.close()
         except BaseException as error:
             if transaction is None and not isinstance(error, ConfigError):
                 self._blame(error, asked_at)
@@ -204,7 +215,31 @@ class Job(Flows):
             self._loan = None
             self._turn.release()
 
-    async def _begin(self, connection: psycopg.AsyncConnection[Any] | AsyncJoined, loan: Loan) -> Transaction:
+    async def _open(self, lent: AsyncExitStack, session: Session | None, loan: Loan) -> Transaction | JoinedTransaction:
+        """Begin and fence the transaction. If the connection turns out to be dead, do it again on another: nothing of the
+        task's was sent. So a job is not run again because the server was restarted while it did something else.
+        """
+        for losses in range(1, _OPENS_MAX + 1):
+            async with AsyncExitStack() as tried:
+                given = self._database.connection(loan) if session is None else ajoined(session)
+                connection: Any = await tried.enter_async_context(given)
+                try:
+                    transaction = await self._begin(connection, loan)
+                except DatabaseUnavailable as error:
+                    may_begin_again = not isinstance(connection, AsyncJoined) or connection.may_begin_again
+                    was_lost = connection_was_lost(as_psycopg(error.__cause__ or error))
+                    if losses == _OPENS_MAX or not may_begin_again or not was_lost:
+                        raise
+                else:
+                    lent.push_async_exit(tried.pop_all())
+                    return transaction
+            if session is None:
+                await self._database.drop_idle(but_the_living=losses == 1)
+        raise AssertionError("the last try either returns or raises")
+
+    async def _begin(
+        self, connection: psycopg.AsyncConnection[Any] | AsyncJoined, loan: Loan
+    ) -> Transaction | JoinedTransaction:
         with translated(self._database.dsn):
             await connection.execute("begin")
         try:
@@ -215,7 +250,8 @@ class Job(Flows):
             if isinstance(error, StaleLease) and not self.lease_lost:
                 raise await self._recorded(error) from error
             raise
-        return Transaction(
+        kind = JoinedTransaction if is_theirs else Transaction
+        return kind(
             self.id,
             connection,
             loan,
@@ -225,7 +261,7 @@ class Job(Flows):
             monotonic=self._monotonic,
         )
 
-    async def _finish(self, transaction: Transaction) -> None:
+    async def _finish(self, transaction: JobTransaction) -> None:
         connection = transaction.raw
         transaction.refuse_if_broken()
         self._refuse_if_over()
@@ -239,6 +275,7 @@ class Job(Flows):
                 renewed_at = self._monotonic()
                 self._refuse_if_stale("renew", await self._send(transaction, verbs.renew([self._hold.lease])))
         else:
+            self._refuse_if_unawaited()
             await self._judge_streams()
             for stream in list(self._streams.values()):
                 # The last moment: afterwards there is no lease.
@@ -268,7 +305,7 @@ class Job(Flows):
         if renewed_at is not None:
             self._hold.renewed(renewed_at)
 
-    async def _refuse_if_changed(self, transaction: Transaction) -> None:
+    async def _refuse_if_changed(self, transaction: JobTransaction) -> None:
         """A program that did not come to all that is recorded does not complete its job here either."""
         if self.program is None:
             return
@@ -279,7 +316,7 @@ class Job(Flows):
         if verdict is not None:
             raise self.program.end(verdict) if isinstance(verdict, CodeChanged) else verdict
 
-    async def _resolve_unknown_commit(self, transaction: Transaction, error: Exception) -> None:
+    async def _resolve_unknown_commit(self, transaction: JobTransaction, error: Exception) -> None:
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(await self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
@@ -288,15 +325,16 @@ class Job(Flows):
             # To the session its commit has failed: it would refuse all that the task does next.
             await self._roll_back(transaction.raw)
 
-    async def _look_up_commit(self, transaction: Transaction) -> None:
+    async def _look_up_commit(self, transaction: JobTransaction) -> None:
         """A hook of the task's session may have raised after the commit: the job is completed, though this looks failed."""
         if transaction.is_theirs and transaction.result is not None:
             with suppress(FaultlineError):
                 self._hold.completed = self._was_completed_by_us(await self._database.run(views.job(self.id)))
 
-    async def _undo(self, transaction: Transaction, error: BaseException) -> None:
+    async def _undo(self, transaction: JobTransaction, error: BaseException) -> None:
         """Roll back. If the task ended the transaction itself, raise that instead: it is worse than any other error."""
         transaction.close()
+        transaction.drop_unawaited(error)
         transaction.let_out(error)
         gone = transaction.is_gone() and not transaction.ends
         await self._roll_back(transaction.raw)
@@ -312,7 +350,7 @@ class Job(Flows):
                 raise
             await connection.close()
 
-    async def _judge(self, transaction: Transaction) -> None:
+    async def _judge(self, transaction: JobTransaction) -> None:
         """Do not count the database's errors against the job. If the session was cut because the attempt was over, the task
         was too slow.
         """
@@ -325,7 +363,7 @@ class Job(Flows):
             if spared:
                 self._spare(mishap.raised)
 
-    async def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
+    async def _was_cancelled(self, transaction: JobTransaction, error: BaseException) -> bool:
         """Whether somebody cancelled the statement: then the message is that of a cancelled one. Otherwise it exceeded a
         timeout of the task or its role. If the server cannot be asked, the job is spared.
         """
@@ -341,7 +379,7 @@ class Job(Flows):
             pass
         return True
 
-    async def _lacks_rights(self, transaction: Transaction) -> bool:
+    async def _lacks_rights(self, transaction: JobTransaction) -> bool:
         """Whether the login itself lacks the right to end jobs. The task's own role ends with its transaction."""
         if not transaction.is_gone():
             return True
@@ -352,7 +390,7 @@ class Job(Flows):
 
     # One statement
 
-    async def _send(self, transaction: Transaction, statement: Statement[T]) -> T:
+    async def _send(self, transaction: JobTransaction, statement: Statement[T]) -> T:
         """A statement of the engine in the job's transaction."""
         try:
             return await arun_on(transaction.raw, statement)
@@ -401,7 +439,7 @@ class Job(Flows):
         if not await aacquired(self._turn, attempt.TURN_SECONDS, self._is_over):
             raise self._no_turn()
 
-    async def _its_turn(self, step: str, own: Transaction | None) -> asyncio.Lock:
+    async def _its_turn(self, step: str, own: JobTransaction | None) -> asyncio.Lock:
         """Wait until no other branch runs this step, or has run it in a transaction that is still open."""
         running = self._steps.setdefault(step, asyncio.Lock())
         while True:

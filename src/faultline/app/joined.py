@@ -3,22 +3,26 @@
 # ruff: noqa: SLF001 - it is a part of the application
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack
 
-from faultline.app.transaction import Transaction
+from faultline.app.transaction import JobTransaction
+from faultline.app.unawaited import must_await
 from faultline.store.joining import adapted, ajoined, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
+    from faultline.app.async_transaction import Transaction
+    from faultline.app.blocking_transaction import BlockingTransaction
     from faultline.app.handle import JobHandle
     from faultline.app.options import TaskOptions
+    from faultline.app.transaction import JoinedTransaction
     from faultline.core.model import Submission
     from faultline.store.joining import AsyncJoined, Joined, Session
 
     #: A session of the caller, or the transaction of a job.
-    AnySession = Session | Transaction
+    AnySession: TypeAlias = "Session | Transaction | BlockingTransaction | JoinedTransaction"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +30,7 @@ R = TypeVar("R")
 
 def session_of(given: AnySession) -> Joined | AsyncJoined:
     """Refuses at once what is no session: the mistake is where it was given, not where it is used."""
-    return adapted(given.connection if isinstance(given, Transaction) else given)
+    return adapted(given.connection if isinstance(given, JobTransaction) else given)
 
 
 class JoinedTask(Generic[P, R]):
@@ -46,6 +50,7 @@ class JoinedTask(Generic[P, R]):
         submission = self._task.bind(*args, **kwargs)
         return self._app._enqueue_in(joined(self._session), [submission])[0].reading(self._task.returns)
 
+    @must_await
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue` for async sessions."""
         submission = self._task.bind(*args, **kwargs)
@@ -68,6 +73,7 @@ class JoinedApp:
         """
         return self.enqueue_many([self._app._by_name(task, args, options)])[0]
 
+    @must_await
     async def aenqueue(
         self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[TaskOptions]
     ) -> JobHandle[Any]:
@@ -82,6 +88,7 @@ class JoinedApp:
         handles: list[JobHandle[Any]] = self._app._enqueue_in(joined(self._session), submissions)
         return handles
 
+    @must_await
     async def aenqueue_many(self, submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         """`enqueue_many` for async sessions."""
         handles: list[JobHandle[Any]] = await self._app._aenqueue_in(ajoined(self._session), submissions)
@@ -97,6 +104,7 @@ class JoinedApp:
         handles: list[JobHandle[Any]] = self._app._publish_in(joined(self._session), topic, payload, idempotency_key)
         return handles
 
+    @must_await
     async def apublish(self, topic: str, payload: Any = None, *, idempotency_key: str | None = None) -> list[JobHandle[Any]]:
         """`publish` for async sessions."""
         handles: list[JobHandle[Any]] = await self._app._apublish_in(ajoined(self._session), topic, payload, idempotency_key)
@@ -126,6 +134,7 @@ class JoinedApp:
         doing = self._app._signalling(job_id, name, payload, idempotency_key, key, for_call, by)
         return bool(joined(self._session).run(doing))
 
+    @must_await
     async def asignal(
         self,
         job_id: UUID | str | None,

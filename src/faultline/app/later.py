@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from faultline import values
 from faultline.app.attempt import check_step_name
-from faultline.app.blocking_beside import Begun
+from faultline.app.blocking_beside import Bounded, begun_of
 from faultline.app.blocking_calling import Called, Watched
 from faultline.app.blocking_stepping import MISSING, Asked, Atomic, Stepped
 from faultline.app.options import check_seconds, id_of, seconds
-from faultline.app.slips import check_given, check_items, check_kind, check_policy, check_sleep, check_step, check_task
+from faultline.app.slips import (
+    check_atomic,
+    check_concurrency,
+    check_given,
+    check_items,
+    check_kind,
+    check_policy,
+    check_sleep,
+    check_step,
+    check_task,
+)
 from faultline.core import bounds
 from faultline.core.bounds import DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, LimitReached
@@ -23,12 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
-    from faultline.app.callee import Callee, OneByOne
+    from faultline.app.blocking_transaction import BlockingTransaction
+    from faultline.app.callee import CallableTask, OneArgumentTask
     from faultline.app.handle import JobHandle
     from faultline.app.options import Duration
     from faultline.app.steps import Step
-    from faultline.app.transaction import Transaction
-    from faultline.flow.calls import BlockingCall
+    from faultline.flow.calls import BlockingCall, Won
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +52,7 @@ F = TypeVar("F")
 G = TypeVar("G")
 
 
-class Later:
+class DeferredCalls:
     """Makes calls for `job.gather` and `job.race`: `job.later.do(step)` is as `job.do(step)`, and does not run yet."""
 
     def __init__(
@@ -63,17 +73,24 @@ class Later:
         check_given(args, kwargs)
         return self._make("step", step.name, values.digest(args, kwargs), Stepped(step, args, kwargs))
 
+    @overload
     def atomic(
-        self, name: str, function: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> BlockingCall[R]:
+        self, name: str, function: Step[Concatenate[BlockingTransaction, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> BlockingCall[R]: ...
+    @overload
+    def atomic(
+        self, name: str, function: Callable[Concatenate[BlockingTransaction, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> BlockingCall[R]: ...
+    def atomic(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> BlockingCall[Any]:
         """Run a function in the job's transaction and remember its result there: its writes exist exactly once.
 
         :param name: Of this call. 1 to 200 characters.
-        :param function: Called with the transaction, and then the arguments.
+        :param function: Called with the transaction, and then the arguments. A step that declares exceptions may raise them.
         :param args: Positional arguments of the function.
         :param kwargs: Named arguments of the function.
         """
         check_step_name(name)
+        check_atomic(self.id, function)
         return self._make("atomic", name, values.digest(args, kwargs), Atomic(function, args, kwargs))
 
     def sleep(self, duration: Duration) -> BlockingCall[None]:
@@ -142,7 +159,7 @@ class Later:
         limit = None if timeout is None else max(0.0, float(seconds(timeout) or 0.0))
         return self._make("signal", name, None, Asked(kind, limit, default, limit is not None if fresh is None else fresh))
 
-    def call(self, task: Callee[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R]:
+    def call(self, task: CallableTask[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R]:
         """Enqueue a job once, as a child, and wait for its result. Raises `ChildFailed`.
 
         :param task: The task of the child.
@@ -157,21 +174,31 @@ class Later:
 
     @overload
     def map(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["raise", "fast"] = "raise"
+        self,
+        task: OneArgumentTask[T, R],
+        items: Iterable[T],
+        *,
+        on_failure: Literal["raise", "fast"] = "raise",
+        concurrency: int | None = None,
     ) -> BlockingCall[list[R]]: ...
     @overload
     def map(
-        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["keep"]
+        self, task: OneArgumentTask[T, R], items: Iterable[T], *, on_failure: Literal["keep"], concurrency: int | None = None
     ) -> BlockingCall[list[R | None]]: ...
-    def map(self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: str = "raise") -> BlockingCall[Any]:
+    def map(
+        self, task: OneArgumentTask[T, R], items: Iterable[T], *, on_failure: str = "raise", concurrency: int | None = None
+    ) -> BlockingCall[Any]:
         """One child for each item, and their results in the order of the items. For very many, see `results`.
 
         :param task: Called with one item each.
         :param items: The items, at most 100,000. A later run must give the same ones.
         :param on_failure: When a child has failed: `raise` waits for all and raises `ChildFailed`, `fast` raises it at once,
             `keep` gives None as its result.
+        :param concurrency: How many children may be enqueued and not ended, at least 1. They are enqueued in the order of
+            the items, half as many at a time; after a failure that is raised, no more are. Default: all.
         """
         check_policy(on_failure)
+        check_concurrency("job.map", concurrency)
         check_task(f"job {self.id}: ", "job.map", task)
         check_items(self.id, "job.map", items)
         jobs = task.bind_each(islice(items, bounds.CHILDREN_MAX + 1))
@@ -181,7 +208,10 @@ class Later:
                 " enqueued. Map over lists of items, or let each child map over a part of them"
             )
         name = jobs[0].task if jobs else "nothing"
-        return self._make("children", name, children.digest_of_jobs(jobs), Called(jobs, on_failure, task.returns))
+        digest, called = children.digest_of_jobs(jobs), Called(jobs, on_failure, task.returns)
+        if concurrency is None or len(jobs) <= concurrency:
+            return self._make("children", name, digest, called)
+        return self._make("branch", name, digest, Bounded(called, concurrency))
 
     @overload
     def watch(self, job: JobHandle[R]) -> BlockingCall[R]: ...
@@ -195,7 +225,7 @@ class Later:
         job_id = id_of(getattr(job, "id", job))
         return self._make("watch", "watch", values.digest(job_id), Watched(job_id, getattr(job, "_returns", Any)))
 
-    def enqueue(self, task: Callee[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[UUID]:
+    def enqueue(self, task: CallableTask[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[UUID]:
         """Enqueue a job once, and return its id. It is not a child: nobody waits for it, and it ends by itself.
 
         :param task: The task of the job.
@@ -211,11 +241,13 @@ class Later:
         """A part of the program with calls of its own, to run beside others in `gather` or `race`.
 
         :param function: What to run. It makes its calls through the same job.
-        :param args: Positional arguments of the function.
+        :param args: Positional arguments of the function. A later run must give the same ones; what it has from elsewhere,
+            as from the variables around it, is not compared.
         :param kwargs: Named arguments of the function.
         """
-        name = str(getattr(function, "__name__", "branch"))
-        return self._make("branch", name, None, Begun(function, args, kwargs))
+        begun = begun_of(function, args, kwargs)
+        name = str(getattr(begun.fn, "__name__", "branch"))
+        return self._make("branch", name, values.digest(begun.args, begun.kwargs), begun)
 
     def patched(self, name: str) -> BlockingCall[bool]:
         """Guard a change: True from where a job first comes to it with the new code, False where it ran the old code.
@@ -226,16 +258,27 @@ class Later:
         return self._make("patch", name)
 
     @overload
-    def gather(self, a: BlockingCall[A], b: BlockingCall[B], /) -> BlockingCall[tuple[A, B]]: ...
-    @overload
-    def gather(self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], /) -> BlockingCall[tuple[A, B, C]]: ...
+    def gather(
+        self, a: BlockingCall[A], b: BlockingCall[B], /, *, concurrency: int | None = None
+    ) -> BlockingCall[tuple[A, B]]: ...
     @overload
     def gather(
-        self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], e: BlockingCall[E], /
+        self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], /, *, concurrency: int | None = None
+    ) -> BlockingCall[tuple[A, B, C]]: ...
+    @overload
+    def gather(
+        self,
+        a: BlockingCall[A],
+        b: BlockingCall[B],
+        c: BlockingCall[C],
+        e: BlockingCall[E],
+        /,
+        *,
+        concurrency: int | None = None,
     ) -> BlockingCall[tuple[A, B, C, E]]: ...
     @overload
-    def gather(self, *calls: BlockingCall[R]) -> BlockingCall[list[R]]: ...
-    def gather(self, *calls: BlockingCall[Any]) -> BlockingCall[Any]:
+    def gather(self, *calls: BlockingCall[R], concurrency: int | None = None) -> BlockingCall[list[R]]: ...
+    def gather(self, *calls: BlockingCall[Any], concurrency: int | None = None) -> BlockingCall[Any]:
         """Run calls beside each other, and return their results in order. The job waits once, for all that still wait.
 
         If one fails, its error is raised when each of the others has ended or waits.
@@ -245,17 +288,24 @@ class Later:
         :param c: Likewise.
         :param e: Likewise.
         :param calls: Calls of this job, and branches.
+        :param concurrency: How many of them may have begun and not ended, at least 1. They begin in their order, and one
+            that waits counts. Default: all.
         """
-        return self._make("gather", "gather", None, self._beside("job.gather", calls))
+        check_concurrency("job.gather", concurrency)
+        return self._make("gather", "gather", None, self._beside("job.gather", calls, concurrency))
 
     @overload
-    def race(self, a: BlockingCall[A], b: BlockingCall[B], /) -> BlockingCall[A | B]: ...
+    def race(self, a: BlockingCall[A], b: BlockingCall[B], /) -> BlockingCall[Won[A | B]]: ...
     @overload
-    def race(self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], /) -> BlockingCall[A | B | C]: ...
+    def race(self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], /) -> BlockingCall[Won[A | B | C]]: ...
     @overload
-    def race(self, *calls: BlockingCall[R]) -> BlockingCall[R]: ...
+    def race(self, *calls: BlockingCall[R]) -> BlockingCall[Won[R]]: ...
     def race(self, *calls: BlockingCall[Any]) -> BlockingCall[Any]:
-        """Run calls beside each other, and return the result of the first that ends. The others are closed.
+        """Run calls beside each other, and return which of them ended first, and its result. The others are closed.
+
+        First is what was over first by the database's record, also if nobody ran the job meanwhile: a sleep and a timeout
+        count at their time, a signal when it was sent, a job when it ended. Of what is over at the same moment, the first
+        argument wins. Here `receive` without a timeout has no limit.
 
         :param a: A call of this job.
         :param b: Likewise.

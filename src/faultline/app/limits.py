@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, Unpack
 
+from faultline.app.unawaited import must_await
 from faultline.core.checks import check_queue
 from faultline.core.errors import JobRejected
 from faultline.core.limits import changed_fields, check_rate
@@ -53,6 +54,7 @@ class Limits:
         """
         self._app.database.run(operate.set_limit(queue, group, changed_fields(fields), by=by, reason=reason))
 
+    @must_await
     async def aset(
         self,
         queue: str,
@@ -75,6 +77,7 @@ class Limits:
         """
         self._app.database.run(operate.reset_limit(queue, group, by=by, reason=reason))
 
+    @must_await
     async def areset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> None:
         """`reset` for async programs."""
         await self._app.async_database.run(operate.reset_limit(queue, group, by=by, reason=reason))
@@ -91,6 +94,7 @@ class Limits:
         """
         self._app.database.run(operate.set_budget(name, _whole(rate), by=by, reason=reason))
 
+    @must_await
     async def aset_budget(self, name: str, rate: Rate, *, by: str | None = None, reason: str | None = None) -> None:
         """`set_budget` for async programs."""
         await self._app.async_database.run(operate.set_budget(name, _whole(rate), by=by, reason=reason))
@@ -105,6 +109,7 @@ class Limits:
         """
         self._app.database.run(operate.reset_budget(name, by=by, reason=reason))
 
+    @must_await
     async def areset_budget(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
         """`reset_budget` for async programs."""
         await self._app.async_database.run(operate.reset_budget(name, by=by, reason=reason))
@@ -113,6 +118,7 @@ class Limits:
         """All budgets by name, with what is in them now."""
         return self._app.database.run(reads.budgets())
 
+    @must_await
     async def abudgets(self) -> list[BudgetRecord]:
         return await self._app.async_database.run(reads.budgets())
 
@@ -123,6 +129,7 @@ class Limits:
         """
         return self._app.database.run(reads.limits(_named(queue)))
 
+    @must_await
     async def aread(self, queue: str | None = None) -> list[LimitRecord]:
         return await self._app.async_database.run(reads.limits(_named(queue)))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from faultline import operate
 from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
+from faultline.app.unawaited import must_await
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState
 from faultline.store.reads import listing, unended
@@ -66,6 +67,7 @@ class Operations:
         wanted = _wanted(state, queue, task, created_after, created_before, idempotency_key, group)
         return self.database.run(listing.jobs(wanted, page_jobs=_checked_limit(limit))).jobs
 
+    @must_await
     async def ajobs(
         self,
         *,
@@ -82,17 +84,24 @@ class Operations:
         wanted = _wanted(state, queue, task, created_after, created_before, idempotency_key, group)
         return (await self.async_database.run(listing.jobs(wanted, page_jobs=_checked_limit(limit)))).jobs
 
-    def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
+    def cancel(
+        self, job_id: UUID | str, reason: str | None = None, *, undo: bool = False, by: str | None = None
+    ) -> JobState:
         """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
 
         :param job_id: Which job.
         :param reason: Recorded in the journal, and shown as the error of the job.
+        :param undo: Undo its open sagas, and those of its children. Then the job is queued again at once for that, and
+            `cancelled` when they are undone.
         :param by: Who cancels it, for the journal, which records the database login in any case. Default: the login.
         """
-        return self.database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
+        return self.database.run(operate.cancel(id_of(job_id), reason=reason, undo=undo, by=by))
 
-    async def acancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
-        return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
+    @must_await
+    async def acancel(
+        self, job_id: UUID | str, reason: str | None = None, *, undo: bool = False, by: str | None = None
+    ) -> JobState:
+        return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, undo=undo, by=by))
 
     def cancel_jobs(
         self,
@@ -121,6 +130,7 @@ class Operations:
             work.took(self.database.run(batch))
         return work.jobs
 
+    @must_await
     async def acancel_jobs(
         self,
         *,
@@ -146,8 +156,24 @@ class Operations:
         """
         return self.database.run(operate.retry(id_of(job_id), reason=reason, by=by))
 
+    @must_await
     async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
         return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    def undo(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        """Undo the open sagas of a failed or cancelled job. It is queued for that, and ends again as it had ended.
+
+        Raises `IllegalTransition` if it has not ended, or has nothing to undo.
+
+        :param job_id: Which job.
+        :param reason: Recorded in the journal.
+        :param by: Who does it, as for `cancel`.
+        """
+        return self.database.run(operate.undo(id_of(job_id), reason=reason, by=by))
+
+    @must_await
+    async def aundo(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        return await self.async_database.run(operate.undo(id_of(job_id), reason=reason, by=by))
 
     def fork(
         self,
@@ -172,6 +198,7 @@ class Operations:
         """
         return JobHandle(self, self.database.run(self._fork(job_id, before, args, by, reason)), created=True)
 
+    @must_await
     async def afork(
         self,
         job_id: UUID | str,
@@ -224,6 +251,7 @@ class Operations:
         doing = self._signalling(job_id, name, payload, idempotency_key, key, for_call, by)
         return self.database.run(doing)
 
+    @must_await
     async def asignal(
         self,
         job_id: UUID | str | None,
@@ -262,6 +290,7 @@ class Operations:
         """
         return self.database.run(operate.pause(name, reason=reason, by=by))
 
+    @must_await
     async def apause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
         return await self.async_database.run(operate.pause(name, reason=reason, by=by))
 
@@ -274,6 +303,7 @@ class Operations:
         """
         return self.database.run(operate.resume(name, reason=reason, by=by))
 
+    @must_await
     async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
         return await self.async_database.run(operate.resume(name, reason=reason, by=by))
 
@@ -293,7 +323,7 @@ def _state(state: JobState | str | None) -> JobState | None:
     try:
         return None if state is None else JobState(state)
     except ValueError:
-        raise JobRejected(f"{state!r} is no state of a job; the states are {', '.join(JobState)}") from None
+        raise JobRejected(f"{state!r} is not a state of a job; the states are {', '.join(JobState)}") from None
 
 
 def _checked_limit(limit: int) -> int:

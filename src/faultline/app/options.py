@@ -30,6 +30,8 @@ from faultline.core.limits import check_group
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: The version of UUIDs that begin with their time.
+_TIME_ORDERED = 7
 #: What people look for among the options of a task, and where it is.
 _OF_A_QUEUE = 'a limit belongs to a queue: app.queue("NAME", concurrency=…, rate=Rate(…)), then queue="NAME" here'
 _OF_A_TASK = ("backoff", "executor", "give_up_on", "name", "retry_on", "timeout")
@@ -56,7 +58,7 @@ class TaskOptions(TypedDict, total=False):
     delay: Duration
     #: When the job may run, with a time zone. Not together with `delay`.
     run_at: datetime
-    #: After so many failed attempts the job has failed. Default: 5.
+    #: Attempts before the job counts as failed, the first one included. Default: 5.
     max_attempts: int
     #: How long a silent worker keeps the job. Default: 30 seconds.
     lease: Duration
@@ -64,7 +66,7 @@ class TaskOptions(TypedDict, total=False):
     idempotency_key: str
     #: Whether a succeeded job keeps its arguments. Default: True.
     keep_args: bool
-    #: The id of the job, for callers that make ids themselves.
+    #: The id of the job, for callers that make ids themselves: a UUID of version 7, which begins with its time.
     id: UUID
     #: The job is cancelled unless a worker has claimed it within this time, or by this moment.
     expires: Duration | datetime
@@ -103,6 +105,8 @@ class Options:
             check_group(self.group)
         if self.id is not None and not isinstance(self.id, UUID):
             raise JobRejected(f"id must be a UUID, not {self.id!r}")
+        if self.id is not None and self.id.version != _TIME_ORDERED:
+            raise JobRejected(f"id must be a UUID of version 7, not {self.id}; a name of your own is an idempotency_key")
         if self.keep_args is not None and not isinstance(self.keep_args, bool):
             raise JobRejected(f"keep_args must be True or False, not {self.keep_args!r}")
         if self.run_at is not None:

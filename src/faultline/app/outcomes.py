@@ -1,7 +1,8 @@
 """What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
-`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Fail`, `Snooze`, `Cancel` and `Again`. A new outcome
-is a class here whose `decided` returns what to write for the attempt. Export it from the package; name it in `AnOutcome`.
+`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Fail`, `Snooze`, `Cancel` and `ContinueAsNew`. A new
+outcome is a class here whose `decided` returns what to write for the attempt. Export it from the package; name it in
+`AnOutcome`.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ class Fail(Outcome):
 
 
 @dataclass(eq=False, init=False)
-class Again(Outcome):
-    """Return or raise `Again(...)` to begin this job anew, with these arguments and without its history.
+class ContinueAsNew(Outcome):
+    """Return or raise `ContinueAsNew(...)` to begin this job anew, with these arguments and without its history.
 
     For programs that never end, such as a loop that waits: their history would grow without end. It is the same job, with
     the same id and key. Signals that nobody has received yet stay.
@@ -147,11 +148,11 @@ class Again(Outcome):
 
 
 #: What a task may return beside its result.
-AnOutcome = Retry | Fail | Snooze | Cancel | Again
+AnOutcome = Retry | Fail | Snooze | Cancel | ContinueAsNew
 
 
-def _again(positional: tuple[Any, ...], named: dict[str, Any]) -> Again:
-    return Again(*positional, **named)
+def _again(positional: tuple[Any, ...], named: dict[str, Any]) -> ContinueAsNew:
+    return ContinueAsNew(*positional, **named)
 
 
 def delay_seconds(duration: Duration) -> float:

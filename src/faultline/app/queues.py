@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from faultline.app.limits import Limits
+from faultline.app.unawaited import must_await
 from faultline.core.bounds import QUEUE_LENGTH_MAX, SHARDS_MAX, TASK_LENGTH_MAX
 from faultline.core.checks import check_name, check_queue
 from faultline.core.errors import ConfigError, declaring
@@ -59,6 +60,7 @@ class Queues:
     if TYPE_CHECKING:
 
         def schedule_declarations(self) -> list[Declaration]: ...
+        def subscriptions(self) -> list[Statement[bool]]: ...
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ class Queues:
         return found
 
     def budget(self, name: str, rate: Rate) -> str:
-        """Declare a budget: what running jobs may use of something in a time, such as the tokens of a provider.
+        """Declare a budget: how much of a resource running jobs may use per period, such as the tokens of a provider.
 
         Jobs take from it with `job.take(name, cost=…)`, once they know what they are about to use. It is one for all workers
         and queues. A worker of this application writes it to the database when it starts; `app.declare()` does so at once.
@@ -155,21 +157,22 @@ class Queues:
         return Limits(cast("Databases", self))
 
     def declare(self) -> int:
-        """Write the declared queues, budgets and schedules to the database, as a worker does when it starts.
+        """Write the declared queues, budgets, schedules and subscriptions to the database, as a worker does when it starts.
 
         Returns how many were new or are declared otherwise now. A schedule ticks once a worker with its code runs.
         """
         wanted = self.declarations()
         return sum(self.database.run_all(wanted)) if wanted else 0
 
+    @must_await
     async def adeclare(self) -> int:
         wanted = self.declarations()
         return sum(await self.async_database.run_all(wanted)) if wanted else 0
 
     def declarations(self) -> list[Statement[int]]:
-        """What writes the declared queues, budgets and schedules of this program. Each returns how many it changed."""
-        limited = [*self.queue_declarations().values(), *self.budget_declarations().values()]
-        return [*(cast("Statement[int]", one) for one in limited), *declaring_schedules(self.schedule_declarations())]
+        """What writes the declared queues, budgets, schedules and subscriptions. Each returns how many it changed."""
+        single = [*self.queue_declarations().values(), *self.budget_declarations().values(), *self.subscriptions()]
+        return [*(cast("Statement[int]", one) for one in single), *declaring_schedules(self.schedule_declarations())]
 
     def queue_declarations(self) -> dict[str, Statement[bool]]:
         """By the names of the queues."""

@@ -122,8 +122,9 @@ class Rules:
     __slots__ = ("_give_up_on", "_retry_on")
 
     def __init__(self, retry_on: Exceptions | None, give_up_on: Exceptions | None, task: str) -> None:
-        self._retry_on = _classes("retry_on", retry_on, task)
-        self._give_up_on = _classes("give_up_on", give_up_on, task)
+        instead = "leave it out, or write max_attempts=1 for no second attempt"
+        self._retry_on = classes_of("retry_on", retry_on, f"task {task}", instead)
+        self._give_up_on = classes_of("give_up_on", give_up_on, f"task {task}", instead)
         both = sorted(one.__name__ for one in {*(self._retry_on or ())} & {*(self._give_up_on or ())})
         if both:
             raise ConfigError(f"task {task}: {', '.join(both)} is in retry_on and in give_up_on")
@@ -147,17 +148,18 @@ def rules_of(retry_on: Exceptions | None, give_up_on: Exceptions | None, task: s
     return None if retry_on is None and give_up_on is None else Rules(retry_on, give_up_on, task)
 
 
-def _classes(name: str, given: Exceptions | None, task: str) -> tuple[type[Exception], ...] | None:
+def classes_of(name: str, given: Exceptions | None, whose: str, instead: str) -> tuple[type[Exception], ...] | None:
+    """What a task or step declares. `whose`: what begins the message. `instead`: of declaring nothing."""
     if given is None:
         return None
     found = tuple(given) if isinstance(given, tuple | list | set | frozenset) else (given,)
     if not found:
-        raise ConfigError(f"task {task}: {name} is empty; leave it out, or write max_attempts=1 for no second attempt")
+        raise ConfigError(f"{whose}: {name} is empty; {instead}")
     for one in found:
         if not isinstance(one, type) or not issubclass(one, Exception):  # type: ignore[redundant-expr]  # likewise
-            raise ConfigError(f"task {task}: {name} takes classes of exceptions, such as (TimeoutError,), not {one!r:.80}")
+            raise ConfigError(f"{whose}: {name} takes classes of exceptions, such as (TimeoutError,), not {one!r:.80}")
         if issubclass(one, Outcome):
-            raise ConfigError(f"task {task}: {name} has {one.__name__}, which says itself what follows; leave it out")
+            raise ConfigError(f"{whose}: {name} has {one.__name__}, which says itself what follows; leave it out")
     return found
 
 

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from faultline import operate
 from faultline.app.options import TaskOptions
 from faultline.app.tasks import Task
+from faultline.app.unawaited import must_await
 from faultline.core.checks import check_name, check_readable, check_text, check_whole, seconds
 from faultline.core.errors import ConfigError, JobRejected, ScheduleNotFound, declaring
 from faultline.core.model import Submission
@@ -204,6 +205,7 @@ class Schedules:
         """
         return self._app.database.run(_set(self._app, name, job, cron, words, by, reason))
 
+    @must_await
     async def aset(
         self,
         name: str,
@@ -228,6 +230,7 @@ class Schedules:
         """
         return self._app.database.run(operate.remove_schedule(name, by=by, reason=reason))
 
+    @must_await
     async def aremove(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
         return await self._app.async_database.run(operate.remove_schedule(name, by=by, reason=reason))
 
@@ -240,6 +243,7 @@ class Schedules:
         """
         return self._app.database.run(operate.pause_schedule(name, by=by, reason=reason))
 
+    @must_await
     async def apause(self, name: str, *, by: str | None = None, reason: str | None = None) -> datetime:
         return await self._app.async_database.run(operate.pause_schedule(name, by=by, reason=reason))
 
@@ -254,6 +258,7 @@ class Schedules:
         """
         return self._app.database.run(operate.resume_schedule(name, by=by, reason=reason))
 
+    @must_await
     async def aresume(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
         return await self._app.async_database.run(operate.resume_schedule(name, by=by, reason=reason))
 
@@ -266,6 +271,7 @@ class Schedules:
         """
         return self._app.database.run(operate.run_schedule(name, by=by, reason=reason))
 
+    @must_await
     async def arun_now(self, name: str, *, by: str | None = None, reason: str | None = None) -> UUID:
         return await self._app.async_database.run(operate.run_schedule(name, by=by, reason=reason))
 
@@ -286,6 +292,7 @@ class Schedules:
         found = _found(name, self._app.database.run(reads.schedule(_named(name))))
         return self._app.database.run(operate.backfill(found, first, last, by=by, reason=reason))
 
+    @must_await
     async def abackfill(
         self, name: str, first: datetime, last: datetime, *, by: str | None = None, reason: str | None = None
     ) -> int:
@@ -298,6 +305,7 @@ class Schedules:
         """All schedules, by name."""
         return self._app.database.run(reads.schedules())
 
+    @must_await
     async def alist(self) -> Sequence[ScheduleLine]:
         return await self._app.async_database.run(reads.schedules())
 
@@ -310,6 +318,7 @@ class Schedules:
         check_whole("count", count, 1, _ROWS_MAX)
         return _found(name, self._app.database.run(reads.schedule(_named(name)))).upcoming(count)
 
+    @must_await
     async def anext(self, name: str, count: int = 5) -> Sequence[datetime]:
         check_whole("count", count, 1, _ROWS_MAX)
         return _found(name, await self._app.async_database.run(reads.schedule(_named(name)))).upcoming(count)
@@ -326,6 +335,7 @@ class Schedules:
             _found(name, self._app.database.run(reads.schedule(name)))
         return found
 
+    @must_await
     async def ahistory(self, name: str, count: int = 50) -> Sequence[TickLine]:
         check_whole("count", count, 1, _ROWS_MAX)
         found = await self._app.async_database.run(reads.ticks(_named(name), rows_max=count))
@@ -356,7 +366,11 @@ def _set(
 def _rule(cron: str | None, words: ScheduleOptions) -> Rule:
     _check_words(words)
     tz = words.get("tz")
-    return Rule(cron, tz.key if isinstance(tz, ZoneInfo) else tz, seconds(words.get("every")), words.get("at"))
+    if isinstance(tz, ZoneInfo):
+        if tz.key is None:  # made from a file
+            raise JobRejected('this ZoneInfo has no name, which workers need; use the name of one, such as "Europe/Berlin"')
+        tz = tz.key
+    return Rule(cron, tz, seconds(words.get("every")), words.get("at"))
 
 
 def _policy(words: ScheduleOptions) -> Policy:

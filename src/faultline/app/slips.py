@@ -1,9 +1,12 @@
-"""What is said of a call with the wrong thing in the right place: what it got, and what to write instead."""
+"""Mistakes in a call: errors that say what it got and what to write instead, and warnings that show its line."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import sys
 import typing
+import warnings
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -37,6 +40,15 @@ def check_step(job_id: UUID, what: str, step: object) -> None:
     elif callable(step):
         how = f", and {_name(step)} is a plain function; put @app.step above it"
     raise ConfigError(f"job {job_id}: {what} takes a step{how or f', as @app.step makes it, not {step!r:.80}'}")
+
+
+def check_atomic(job_id: UUID, function: object) -> None:
+    """A step in a transaction is not tried again: the transaction has failed with it."""
+    if isinstance(function, Step) and (function.retries.times or function.timeout_seconds is not None):
+        raise ConfigError(
+            f"job {job_id}: job.atomic runs a step once, in the job's transaction, but {function.name} has retries or a"
+            " timeout; leave them out, or run it with job.do"
+        )
 
 
 def check_task(whose: str, what: str, task: object, instead: str = "run it with job.do({name}, ...)") -> None:
@@ -90,6 +102,12 @@ def check_sleep(duration: Duration | None) -> None:
     check_seconds("sleep", duration, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
 
 
+def check_concurrency(what: str, concurrency: int | None) -> None:
+    """How many of something may have begun and not ended."""
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise ConfigError(f"{what}: concurrency must be a whole number from 1, not {concurrency!r}")
+
+
 def check_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Arguments of a step or a child, none of which is a call without its await."""
     for one in (*args, *kwargs.values()):
@@ -119,3 +137,19 @@ def _called(what: str, coroutine: Any) -> str:
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def warn_in_event_loop(name: str, until: str = "the database answers") -> None:
+    """A blocking call stops everything else in its event loop until then."""
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - without an exception where there is none, as on the hot path
+        warn(
+            f"{name}() blocks, and an event loop is running in this thread: nothing else runs in it until {until}."
+            f" Write `await ...a{name}(...)`"
+        )
+
+
+def warn(text: str) -> None:
+    frame, level = sys._getframe(), 1  # noqa: SLF001 - to show the line of the program, not one of ours
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("faultline."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from faultline import values
 from faultline.app.attempt import check_step_name
 from faultline.app.options import Duration, check_seconds, seconds
+from faultline.app.retrying import Exceptions, classes_of
 from faultline.core.backoff import doubled, jittered
 from faultline.core.bounds import AGAIN_SECONDS_MAX, ATTEMPTS_MAX, DELAY_SECONDS_MAX
-from faultline.core.errors import ConfigError, declaring
+from faultline.core.errors import ConfigError, StepFailed, declaring
 
 if TYPE_CHECKING:
     import random
@@ -41,12 +42,16 @@ class Retries:
     def __post_init__(self) -> None:
         if not isinstance(self.times, int) or not 0 <= self.times < ATTEMPTS_MAX:  # type: ignore[redundant-expr]  # callers without a type checker
             raise ConfigError(f"Retries(times) must be a whole number from 0 to {ATTEMPTS_MAX - 1}, not {self.times!r}")
-        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        kinds = self.classes
         if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):  # type: ignore[redundant-expr]  # likewise
             raise ConfigError(f"Retries(on=…) must be classes of exceptions, not {self.on!r}")
         with declaring():
             check_seconds("Retries(first=…)", self.first, 0.0, AGAIN_SECONDS_MAX)
             check_seconds("Retries(most=…)", self.most, 0.0, AGAIN_SECONDS_MAX)
+
+    @property
+    def classes(self) -> tuple[type[BaseException], ...]:
+        return self.on if isinstance(self.on, tuple) else (self.on,)
 
     def pause_seconds(self, tries: int, chance: random.Random) -> float:
         """How long to wait after so many tries."""
@@ -64,6 +69,7 @@ class Step(Generic[P, R]):
         name: str | None = None,
         retries: Retries | int = 0,
         timeout: Duration | None = None,
+        raises: Exceptions | None = None,
     ) -> None:
         #: The name by which a job remembers it.
         self.name: str = name or str(getattr(fn, "__qualname__", type(fn).__name__)).rsplit("<locals>.", 1)[-1]
@@ -72,6 +78,10 @@ class Step(Generic[P, R]):
             check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
         self.fn = fn
         self.retries = retries if isinstance(retries, Retries) else Retries(retries)
+        #: Its answers that are exceptions: a program gets them as they are, in every run.
+        self.raises = _answers(self.name, raises, self.retries)
+        #: How a call of it fails: by these, and no others.
+        self.failures: tuple[type[Exception], ...] = (StepFailed, *self.raises)
         self.timeout_seconds = seconds(timeout)
         if timeout is not None and not inspect.iscoroutinefunction(inspect.unwrap(fn)):
             raise ConfigError(
@@ -85,11 +95,35 @@ class Step(Generic[P, R]):
         """What its result is read as."""
         return values.returned(self.fn)
 
+    def is_tried_again(self, error: Exception, tries: int) -> bool:
+        """Whether another try follows this error of the last one of so many. None follows an answer."""
+        return tries <= self.retries.times and isinstance(error, self.retries.on) and not isinstance(error, self.raises)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
+
+
+def _answers(step: str, raises: Exceptions | None, retries: Retries) -> tuple[type[Exception], ...]:
+    """The classes that a step declares, or `ConfigError`."""
+    found = classes_of("raises", raises, f"step {step}", "leave it out") or ()
+    if Exception in found:
+        raise ConfigError(f"step {step}: raises has Exception, which every failure is; name the classes that programs catch")
+    for one in retries.classes:
+        if issubclass(one, found):
+            raise ConfigError(
+                f"step {step}: Retries(on=…) has {one.__name__}, but what raises declares is an answer, and not tried again"
+            )
+    names = [values.full_name(one) for one in found]
+    for one in found:
+        if names.count(values.full_name(one)) > 1:
+            raise ConfigError(
+                f"step {step}: raises has two classes named {one.__qualname__} of the module {one.__module__}; what is"
+                " stored could not tell them apart"
+            )
+    return found
 
 
 class StepDecorator(Protocol):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import warnings
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Unpack
 
 from faultline import values
@@ -13,6 +11,8 @@ from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.joined import JoinedApp, session_of
 from faultline.app.options import Options, check_text
+from faultline.app.slips import warn, warn_in_event_loop
+from faultline.app.unawaited import must_await
 from faultline.core import events
 from faultline.core.bounds import TASK_LENGTH_MAX
 from faultline.core.errors import JobRejected
@@ -75,6 +75,7 @@ class Submitting:
         """
         return self.enqueue_many([self._by_name(task, args, options)])[0]
 
+    @must_await
     async def aenqueue(
         self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[TaskOptions]
     ) -> JobHandle[Any]:
@@ -87,16 +88,17 @@ class Submitting:
         :param submissions: Jobs as `task.bind(…)` makes them.
         """
         warn_in_event_loop("enqueue")
-        with tracing.enqueuing(list(submissions)) as traced:
+        with tracing.enqueuing(_bound(submissions)) as traced:
             jobs, positions = _in_key_order(traced)
             answers: list[list[Enqueued]] = []
             if jobs:
                 answers = self.database.run_all(self._statements(jobs, self.database.facts_and_time()))
             return self._handles(jobs, answers, positions)
 
+    @must_await
     async def aenqueue_many(self, submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         """`enqueue_many` for async programs."""
-        with tracing.enqueuing(list(submissions)) as traced:
+        with tracing.enqueuing(_bound(submissions)) as traced:
             jobs, positions = _in_key_order(traced)
             answers: list[list[Enqueued]] = []
             if jobs:
@@ -106,7 +108,7 @@ class Submitting:
 
     def _enqueue_in(self, session: Joined, submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         """`enqueue_many` in the transaction of a session."""
-        with tracing.enqueuing(list(submissions)) as traced:
+        with tracing.enqueuing(_bound(submissions)) as traced:
             jobs, positions = _in_key_order(traced)
             split = batches(jobs)
             session.refuse_halves(len(split))
@@ -115,7 +117,7 @@ class Submitting:
 
     async def _aenqueue_in(self, session: AsyncJoined, submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         """`_enqueue_in` for async sessions."""
-        with tracing.enqueuing(list(submissions)) as traced:
+        with tracing.enqueuing(_bound(submissions)) as traced:
             jobs, positions = _in_key_order(traced)
             split = batches(jobs)
             session.refuse_halves(len(split))
@@ -133,6 +135,9 @@ class Submitting:
         known = self.tasks.get(task)
         if known is not None:
             return (known.options(**options) if options else known).bind(**given)
+        near = get_close_matches(task, self.tasks, n=1, cutoff=0.8)
+        if near:
+            warn(f"no task {task} is registered here; did you mean {near[0]}? It is enqueued for a worker that has {task}")
         if "unique" in options:
             raise JobRejected(f"task {task} is not registered in this program, which unique= needs to know its arguments")
         try:
@@ -176,18 +181,13 @@ class Submitting:
         return [handle for _, handle in sorted(zip(positions, handles, strict=True), key=lambda pair: pair[0])]
 
 
-def warn_in_event_loop(name: str) -> None:
-    """A blocking call stops everything else in its event loop until the database answers."""
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - without an exception where there is none, as on the hot path
-        frame, level = sys._getframe(), 1  # noqa: SLF001 - to show the line of the program, not one of ours
-        while frame.f_back is not None and frame.f_globals["__name__"].startswith("faultline."):
-            frame, level = frame.f_back, level + 1
-        warnings.warn(
-            f"{name}() blocks, and an event loop is running in this thread: nothing else runs in it until the database"
-            f" answers. Write `await ...a{name}(...)`",
-            RuntimeWarning,
-            stacklevel=level,
-        )
+def _bound(submissions: Iterable[Submission]) -> list[Submission]:
+    """The jobs to enqueue. A task, or what a task returned when it was called, is not one."""
+    found = list(submissions)
+    for one in found:
+        if not isinstance(one, Submission):
+            raise JobRejected(f"enqueue_many takes jobs as task.bind(...) makes them, not {one!r:.80}")
+    return found
 
 
 def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], Sequence[int]]:

@@ -17,6 +17,7 @@ from faultline.app.processes import Processes, check_function, processes_of
 from faultline.app.retrying import check_backoff
 from faultline.app.templates import Template
 from faultline.app.texts import text_of
+from faultline.app.unawaited import must_await
 from faultline.app.uniqueness import Keys, unique_of
 from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
@@ -27,6 +28,8 @@ from faultline.store import jsontext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from typing_extensions import TypeAliasType
+
     from faultline.app.batch import Batch
     from faultline.app.handle import JobHandle
     from faultline.app.joined import AnySession
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Called_co = TypeVar("Called_co", covariant=True)
 
 _FITS_MAX = 1000
 #: The fields of a submission after task and arguments.
@@ -100,6 +104,8 @@ class Task(Generic[P, R]):
         self.parameters = Parameters(fn, self.signature, name)
         self.results = Results(fn, name)
         self.is_async = is_async(fn, name)
+        if self.takes_job:
+            _check_kind_of_job(fn, name, is_async=self.is_async)
         #: How many of its jobs run together; None: each runs by itself.
         self.batch: Batch | None = None
         #: How it runs in processes of its own; None: on the event loop, or in a thread.
@@ -218,6 +224,7 @@ class Task(Generic[P, R]):
         """
         return self._app.enqueue_many([self._submission(args, kwargs)])[0].reading(self.returns)
 
+    @must_await
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue` for async programs."""
         return (await self._app.aenqueue_many([self._submission(args, kwargs)]))[0].reading(self.returns)
@@ -295,6 +302,27 @@ class Task(Generic[P, R]):
         return None if self._options.group is not None else self._group
 
 
+#: mypy takes this for True, and no other type checker does.
+MYPY = False
+
+if TYPE_CHECKING:
+    # What a call of a plain function returns. mypy forgets the parameters and the result of a function with an `Any` in its
+    # signature if it fits two overloads that return different types. Plain functions fit two, so there it is Any.
+    if MYPY:  # noqa: SIM108 - type checkers read no other form
+        Returned = TypeAliasType("Returned", Any, type_params=(R,))
+    else:
+        Returned = TypeAliasType("Returned", R, type_params=(R,))
+
+    class DecoratedTask(Task[P, R], Generic[P, R, Called_co]):
+        """A task as type checkers see it that know its function: a call of it returns what the function returns, which is
+        a coroutine if that is async. `R` is the result of its jobs.
+        """
+
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Called_co: ...
+
+        def options(self, **words: Unpack[TaskOptions]) -> DecoratedTask[P, R, Called_co]: ...
+
+
 def is_async(fn: Callable[..., Any], name: str) -> bool:
     """Whether it runs on the event loop. Refuses what neither the loop nor a thread can run."""
     call = function_of(fn)
@@ -327,6 +355,23 @@ def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Sign
                 f"task {name}: the worker passes the job as the first argument; make {parameter.name} the first parameter"
             )
     return inspect.Signature(given), takes_job
+
+
+def _check_kind_of_job(fn: Callable[..., Any], name: str, *, is_async: bool) -> None:
+    """`Job` is for `async def`, `BlockingJob` for `def`: with the other, its calls would never run or block the loop."""
+    parameter = next(iter(inspect.signature(fn).parameters.values()))
+    written = parameter.annotation
+    if isinstance(written, str):
+        named = {found[0] for found in _JOB.finditer(written)}
+    else:
+        named = {one.__name__ for one in (written, *get_args(written)) if one in (Job, BlockingJob)}
+    wanted, other = ("Job", "BlockingJob") if is_async else ("BlockingJob", "Job")
+    if named == {other}:
+        kind = "async def" if is_async else "def"
+        raise ConfigError(
+            f"task {name} is `{kind}` and takes {parameter.name}: {other}; write `{parameter.name}: {wanted}`, or make the"
+            f" task `{'def' if is_async else 'async def'}`"
+        )
 
 
 def _is_job(parameter: inspect.Parameter, *, named: bool = True) -> bool:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import traceback
-from collections import deque
+from pathlib import Path
 from typing import TypeVar
 
 from faultline import values
+from faultline.app.blame import cause_of
 from faultline.core.bounds import ERROR_LENGTH_MAX
-from faultline.core.errors import JobRejected, ResultRejected, UnreadableJson
+from faultline.core.errors import FaultlineError, JobRejected, ResultRejected, UnreadableJson
+from faultline.flow.ending import RunEnded
 from faultline.store import jsontext
 
 T = TypeVar("T")
 
 _FRAMES_MAX = 5
+_CAUSES_MAX = 5
+_CAUSE_LENGTH_MAX = 1_000
+#: Where the files of Faultline are.
+_OURS = str(Path(__file__).parents[1])
 
 
 def result_text(result: object, what: str, bytes_max: int, *, annotated: bool = True) -> str:
@@ -66,16 +72,48 @@ def storable(text: str) -> str:
 
 
 def text_of(error: BaseException, name: str | None = None) -> str:
-    """The error and its last frames. `name`: what to call its class. One from another process brings its text along."""
+    """The error, its notes, its causes and its last frames. One from another process brings its text.
+
+    `name`: what to call its class.
+    """
     text = getattr(error, "__faultline_text__", None)
     if isinstance(text, str):
         return text
     try:
         text = f"{name or type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
-        last = deque(traceback.walk_tb(error.__traceback__), maxlen=_FRAMES_MAX)
-        # Without the marks under each line: computing them takes longer than the rest of a failed attempt.
-        lines = [(frame.f_code.co_filename, line, frame.f_code.co_name, None) for frame, line in last]
-        frames = "".join(traceback.StackSummary.from_list(lines).format())[-ERROR_LENGTH_MAX:]
+        notes = "\n".join(map(str, getattr(error, "__notes__", ())))[-ERROR_LENGTH_MAX:]
     except BaseException:  # noqa: BLE001 - an exception whose own text raises, maybe SystemExit
-        text, frames = f"{type(error).__name__} (its text cannot be shown)", ""
-    return storable(f"{text}\n{frames}".strip() if frames else text)
+        text, notes = f"{type(error).__name__} (its text cannot be shown)", ""
+    # Without the marks under each line: computing them takes longer than the rest of a failed attempt.
+    frames = "".join(traceback.StackSummary.from_list(_last(error)).format())[-ERROR_LENGTH_MAX:]
+    return storable("\n".join(part.strip("\n") for part in (text, notes, _causes(error), frames) if part.strip()))
+
+
+def traceback_of(error: BaseException) -> str:
+    """As Python prints it, with its causes, for the log."""
+    try:
+        return storable("".join(traceback.format_exception(error))[-ERROR_LENGTH_MAX:])
+    except BaseException:  # noqa: BLE001 - likewise
+        return text_of(error)
+
+
+def _causes(error: BaseException) -> str:
+    """What the error was raised from, a line each, until an error of Faultline: those say their cause themselves."""
+    found: list[str] = []
+    cause = cause_of(error)
+    while len(found) < _CAUSES_MAX and isinstance(cause, Exception) and not isinstance(error, FaultlineError | RunEnded):
+        try:
+            found.append(f"caused by {type(cause).__name__}: {cause}"[:_CAUSE_LENGTH_MAX])
+        except BaseException:  # noqa: BLE001 - likewise
+            found.append(f"caused by {type(cause).__name__} (its text cannot be shown)")
+        error, cause = cause, cause_of(cause)
+    return "\n".join(found)
+
+
+def _last(error: BaseException) -> list[tuple[str, int, str, None]]:
+    """Its last frames. Those of Faultline itself only if there are no others: a task cannot be mended there."""
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name, None)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    return ([frame for frame in frames if not frame[0].startswith(_OURS)] or frames)[-_FRAMES_MAX:]

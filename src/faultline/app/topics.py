@@ -13,12 +13,13 @@ from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.options import check_text
 from faultline.app.tasks import Task
-from faultline.core.bounds import KEY_LENGTH_MAX, TOPIC_LENGTH_MAX
+from faultline.app.unawaited import must_await
+from faultline.core.bounds import KEY_LENGTH_MAX, TASK_LENGTH_MAX, TOPIC_LENGTH_MAX
 from faultline.core.checks import check_name, check_readable
 from faultline.core.errors import ConfigError, JobRejected, declaring
 from faultline.core.model import Submission
 from faultline.operate import who
-from faultline.operate.logged import logged
+from faultline.operate.who import logged
 from faultline.store.verbs import topics
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Topics:
 
         Every `publish` of such a topic enqueues a job of the task, with its options. The fields of the payload that are
         parameters of the task become its arguments; others are left out, unless it takes `**fields`. A worker writes the
-        subscriptions of its tasks to the database when it starts; `app.subscribe()` does it at once.
+        subscriptions of its tasks to the database when it starts; `app.declare()` does it at once.
 
         :param names: The topics. 1 to 200 characters each.
         """
@@ -98,6 +99,7 @@ class Topics:
             self.database.facts_and_time()
             return self._published(self.database.run(_publish(traced, self._ids)))
 
+    @must_await
     async def apublish(
         self,
         topic: str,
@@ -120,31 +122,24 @@ class Topics:
         with tracing.enqueuing([_traced(topic, payload, key)]) as [traced]:
             return self._published(await session.run(_publish(traced, appears_late=True)))
 
-    def subscribe(self) -> int:
-        """Write the subscriptions of all tasks (`@app.on`) to the database, as a worker does when it starts.
-
-        Returns how many were new or had other options.
-        """
-        wanted = self.subscriptions()
-        return sum(self.database.run_all(wanted)) if wanted else 0
-
-    async def asubscribe(self) -> int:
-        wanted = self.subscriptions()
-        return sum(await self.async_database.run_all(wanted)) if wanted else 0
-
-    def unsubscribe(self, topic: str, task: str, *, reason: str | None = None, by: str | None = None) -> bool:
+    def unsubscribe(
+        self, topic: str, task: Task[..., Any] | str, *, reason: str | None = None, by: str | None = None
+    ) -> bool:
         """End a subscription: the topic enqueues no more jobs of this task. Returns whether there was one.
 
         Take `@app.on` from the code first: the next worker that has it would subscribe the task again.
 
         :param topic: Which topic.
-        :param task: The name of the task.
+        :param task: The task, or its name.
         :param reason: Recorded in the journal.
         :param by: Who ends it, as for `cancel`.
         """
         return self.database.run(_unsubscribe(topic, task, reason, by))
 
-    async def aunsubscribe(self, topic: str, task: str, *, reason: str | None = None, by: str | None = None) -> bool:
+    @must_await
+    async def aunsubscribe(
+        self, topic: str, task: Task[..., Any] | str, *, reason: str | None = None, by: str | None = None
+    ) -> bool:
         return await self.async_database.run(_unsubscribe(topic, task, reason, by))
 
     def subscriptions(self) -> list[Statement[bool]]:
@@ -165,10 +160,13 @@ def _publish(job: Submission, ids: Ids | None = None, *, appears_late: bool = Fa
     return topics.publish(job.task, job.args, idempotency_key=key, trace=job.trace, id=own, appears_late=appears_late)
 
 
-def _unsubscribe(topic: str, task: str, reason: str | None, by: str | None) -> Statement[bool]:
+def _unsubscribe(topic: str, task: Task[..., Any] | str, reason: str | None, by: str | None) -> Statement[bool]:
     who.check(by, reason)
-    statement = topics.unsubscribe(topic, task, reason=reason, by=by)
-    return logged(statement, "task_unsubscribed", done=bool, topic=topic, task=task, by=by, reason=reason)
+    _check_topic(topic)
+    name = task.name if isinstance(task, Task) else task
+    check_name("the task", name, TASK_LENGTH_MAX)
+    statement = topics.unsubscribe(topic, name, reason=reason, by=by)
+    return logged(statement, "task_unsubscribed", done=bool, topic=topic, task=name, by=by, reason=reason)
 
 
 def _traced(topic: str, payload: Any, key: str | None) -> Submission:

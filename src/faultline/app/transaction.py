@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from faultline.app.blame import ABORTED, Mishap, of_session
 from faultline.app.texts import result_text
+from faultline.app.unawaited import Pending, refuse_unawaited, shortened
 from faultline.core.errors import ConfigError, FenceBroken
 from faultline.store.joining import AsyncJoined, Joined
 from faultline.store.joining.faults import as_psycopg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
     from faultline.core.model import Json
@@ -44,11 +46,11 @@ _FAILED = (TransactionStatus.INERROR, TransactionStatus.UNKNOWN)
 _SENDS = frozenset({"execute", "executemany", "stream", "copy", "cursor", "transaction", "pipeline"})
 
 
-class Transaction:
-    """The transaction of `job.transaction()`. It belongs to the asyncio task or thread that opened it.
+class JobTransaction:
+    """What every transaction of a job has, in a session of the worker's or of the task's."""
 
-    It commits at the end of the `with` block, and rolls back when that raises. To end it inside the block is refused.
-    """
+    #: What its task writes through.
+    connection: Any
 
     def __init__(
         self,
@@ -81,36 +83,19 @@ class Transaction:
         self.ends = False
         #: The task changed the connection itself, so it must not be used again.
         self.altered = False
-        #: The psycopg connection, with the transaction open and the job's row locked. It cannot end the transaction. In
-        #: `job.transaction(session)` that session.
-        self.connection: Any = connection.given if self.is_theirs else _Connection(self, connection)
+        #: Statements that were made and not yet awaited.
+        self.unawaited: set[Pending[Any]] = set()
         self.result: str | None = None
         #: The last errors that its session raised.
         self.mishaps: list[Mishap] = []
         self._notice(connection)
-
-    def execute(self, query: Any, params: Any = None, **words: Any) -> Any:
-        """Run a statement, as `connection.execute` of psycopg does. In an async task it is awaited.
-
-        :param query: SQL.
-        :param params: The values of its parameters.
-        :param words: Further arguments of psycopg: `prepare`, `binary`.
-        """
-        return self.connection.execute(query, params, **words)
-
-    def cursor(self, *args: Any, **words: Any) -> Any:
-        """A cursor, as `connection.cursor` of psycopg makes it.
-
-        :param args: As for psycopg.
-        :param words: As for psycopg.
-        """
-        return self.connection.cursor(*args, **words)
 
     def complete(self, result: Json = None) -> None:
         """Complete the job when the transaction commits.
 
         :param result: The result of the job: anything that JSON can hold.
         """
+        self.refuse_if_unawaited()
         self.result = result_text(result, "result", self._result_bytes_max)
 
     def close(self) -> None:
@@ -139,9 +124,23 @@ class Transaction:
             " is not completed; let the end of the `with` block end the transaction"
         )
 
+    def refuse_if_unawaited(self) -> None:
+        refuse_unawaited(
+            self.unawaited, f", so it did not run; nothing of the transaction is committed (job {self._job_id})"
+        )
+
+    def drop_unawaited(self, error: BaseException) -> None:
+        """The block raised, and a statement that was never awaited may be why."""
+        try:
+            self.refuse_if_unawaited()
+        except ConfigError as forgotten:
+            if str(forgotten) != str(error):
+                error.add_note(str(forgotten))
+
     def refuse_if_broken(self) -> None:
         """After a failed statement, PostgreSQL silently turns a commit into a rollback, and the writes would be lost."""
         self.refuse_if_gone()
+        self.refuse_if_unawaited()
         if self.is_theirs and self.raw.was_rolled_back and not self.mishaps:
             raise ConfigError(
                 f"{self.raw.what} was rolled back inside the transaction of job {self._job_id}: its writes are gone, and the"
@@ -190,7 +189,7 @@ class Transaction:
             error.__cause__ = self.mishaps[-1].raised if self.mishaps else error.__cause__
             return
         seconds = self.monotonic() - (self._began_at if since is None else since)
-        self.mishaps = [*self.mishaps, Mishap(same, seconds, ours, error)][-_MISHAPS_MAX:]
+        self.mishaps = [*self.mishaps, Mishap(same, seconds, ours, error, self.monotonic() - self._began_at)][-_MISHAPS_MAX:]
 
     def let_out(self, error: BaseException) -> None:
         """Note errors that the guards did not see, as of a copy. They are of this session if it has failed."""
@@ -206,13 +205,32 @@ class Transaction:
         )
 
 
+class JoinedTransaction(JobTransaction):
+    """The transaction of `job.transaction(session)`: write through your session, which is its `connection`.
+
+    It commits at the end of the `with` block, and rolls back when that raises. To end it inside the block is refused.
+    """
+
+    def __init__(self, *args: Any, **words: Any) -> None:
+        super().__init__(*args, **words)
+        #: The session or connection that was given.
+        self.connection: Any = self.raw.given
+
+
+def guarded_connection(transaction: JobTransaction) -> Any:
+    """Its connection, as the task gets it."""
+    return _Connection(transaction, transaction.raw)
+
+
 class _Guarded:
     """Wraps a connection or cursor of the transaction and checks each call."""
 
-    _transaction: Transaction
+    _transaction: JobTransaction
     _raw: Any
+    #: What programs call it.
+    _called: ClassVar[str]
 
-    def __init__(self, transaction: Transaction, raw: Any) -> None:
+    def __init__(self, transaction: JobTransaction, raw: Any) -> None:
         object.__setattr__(self, "_transaction", transaction)
         object.__setattr__(self, "_raw", raw)
 
@@ -224,10 +242,10 @@ class _Guarded:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._raw, name)
         if name in _SENDS:
-            return self._looked_at(value)
+            return self._looked_at(name, value)
         return value
 
-    def _looked_at(self, send: Callable[..., Any]) -> Callable[..., Any]:
+    def _looked_at(self, name: str, send: Callable[..., Any]) -> Callable[..., Any]:
         transaction = self._transaction
 
         def sent(*args: Any, **words: Any) -> Any:
@@ -236,18 +254,23 @@ class _Guarded:
             text = query.decode("utf-8", "replace") if isinstance(query, bytes) else query
             if isinstance(text, str) and _ENDS_TRANSACTION.match(text, _start_of(text)):
                 transaction.refuse_end(text.strip()[:40])
+            if inspect.iscoroutinefunction(send):
+                call = f"{self._called}.{name}"
+                return Pending(_sent(transaction, send, args, words), transaction.unawaited, call, shortened(text))
             sent_at = transaction.monotonic()
             try:
                 given = send(*args, **words)
             except psycopg.Error as error:
                 transaction.met(error, sent_at)
                 raise
-            return _guarded(transaction, given, sent_at)
+            return _copying(transaction, given) if name == "copy" else _guarded(transaction, given)
 
         return sent
 
 
 class _Connection(_Guarded):
+    _called = "tx"
+
     def __getattr__(self, name: str) -> Any:
         if name in _REFUSED and name not in ("autocommit", "isolation_level", "read_only", "deferrable"):
             self._transaction.refuse_end(f"connection.{name}()")
@@ -273,6 +296,8 @@ class _Connection(_Guarded):
 
 
 class _Cursor(_Guarded):
+    _called = "cursor"
+
     @property
     def connection(self) -> Any:
         return self._transaction.connection
@@ -326,16 +351,32 @@ def _end_of_blank(sql: str, start: int) -> int:
     return start if blank is None else blank.end()
 
 
-def _guarded(transaction: Transaction, given: Any, sent_at: float) -> Any:
-    """Guard the result of a call: a cursor, or an awaitable of one. Anything else is harmless."""
-    if inspect.iscoroutine(given):
-        return _awaited(transaction, given, sent_at)
+def _guarded(transaction: JobTransaction, given: Any) -> Any:
+    """Guard the result of a call if it is a cursor. Anything else is harmless."""
     return _Cursor(transaction, given) if hasattr(given, "fetchall") else given
 
 
-async def _awaited(transaction: Transaction, given: Any, sent_at: float) -> Any:
+def _copying(transaction: JobTransaction, given: Any) -> Any:
+    """A copy is entered as what psycopg makes of it. A row of it that is written without `await` is not written."""
+    return _rows_awaited(transaction, given) if hasattr(given, "__aenter__") else given
+
+
+@asynccontextmanager
+async def _rows_awaited(transaction: JobTransaction, given: Any) -> AsyncIterator[Any]:
+    async with given as copy:
+        for name in ("write", "write_row"):
+            setattr(copy, name, _listed(transaction, f"copy.{name}", getattr(copy, name)))
+        yield copy
+
+
+def _listed(transaction: JobTransaction, call: str, send: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **words: Pending(send(*args, **words), transaction.unawaited, call)
+
+
+async def _sent(transaction: JobTransaction, send: Callable[..., Any], args: Any, words: Any) -> Any:
+    sent_at = transaction.monotonic()
     try:
-        return _guarded(transaction, await given, sent_at)
+        return _guarded(transaction, await send(*args, **words))
     except psycopg.Error as error:
         transaction.met(error, sent_at)
         raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 #: A thread cannot be cancelled, so one that waits checks this often whether its attempt is over.
 _LOOK_SECONDS = 0.1
@@ -92,78 +92,73 @@ def paused(seconds: float, over: Callable[[], bool]) -> None:
         time.sleep(min(left, _LOOK_SECONDS))
 
 
-async def abeside(runs: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run all of them at once, to their ends. If one raises, the others are cancelled."""
-    tasks = [asyncio.ensure_future(run()) for run in runs]
+async def abeside(
+    runs: Sequence[Callable[[], Any]], most: int, keeps: Callable[[Any], bool], ends: Callable[[], None]
+) -> list[Any]:
+    """Run them beside each other to their ends, so many at once, begun in their order. If one raises, the others end.
+
+    :param most: How many at once.
+    :param keeps: Whether what ended so keeps its turn. The outcome of what gets no turn is None.
+    :param ends: Called when a turn is over, or kept.
+    """
+    outcomes: list[Any] = [None] * len(runs)
+    left = iter(enumerate(runs))
+
+    async def take_turns() -> None:
+        try:
+            for index, run in left:
+                outcomes[index] = await run()
+                if keeps(outcomes[index]):
+                    return
+        finally:
+            ends()
+
+    tasks = [asyncio.ensure_future(take_turns()) for _ in range(min(most, len(runs)))]
     try:
         if tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        await _cancelled(tasks)
-    return [task.result() for task in tasks]
+        await astopped(tasks)
+    for task in tasks:
+        task.result()
+    return outcomes
 
 
-def beside(runs: Sequence[Callable[[], Any]]) -> list[Any]:
-    started = [_Thread(run) for run in runs]
+def beside(
+    runs: Sequence[Callable[[], Any]], most: int, keeps: Callable[[Any], bool], ends: Callable[[], None]
+) -> list[Any]:
+    outcomes: list[Any] = [None] * len(runs)
+    left = iter(enumerate(runs))
+
+    def take_turns() -> None:
+        try:
+            for index, run in left:
+                outcomes[index] = run()
+                if keeps(outcomes[index]):
+                    return
+        finally:
+            ends()
+
+    started = [Runner(take_turns) for _ in range(min(most, len(runs)))]
     for one in started:
         one.ended.wait()
-    return [one.outcome() for one in started]
+    for one in started:
+        one.outcome()
+    return outcomes
 
 
-async def afirst(
-    runs: Mapping[int, Callable[[], Any]],
-    look: Callable[[], Any] | None,
-    seconds: float,
-    waits: dict[int, list[dict[str, Any]]],
-) -> tuple[int, Any] | None:
-    """Run all of them at once until one ends, or `look`, which is asked from time to time, finds one that has ended.
-
-    The others are cancelled. None: all of them wait, for what is in `waits` then.
-    """
-    tasks = {asyncio.ensure_future(run()): index for index, run in runs.items()}
-    open_ = set(tasks)
-    try:
-        while open_:
-            ended, open_ = await asyncio.wait(
-                open_, timeout=seconds if look is not None else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in sorted(ended, key=lambda one: tasks[one]):
-                outcome = task.result()
-                if outcome.waits is None:
-                    return tasks[task], outcome
-                waits[tasks[task]] = outcome.waits
-            found: tuple[int, Any] | None = None if look is None or not open_ else await look()
-            if found is not None:
-                return found
-    finally:
-        await _cancelled(list(tasks))
-    return None
+def astarted(run: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run something beside this."""
+    task: asyncio.Future[Any] = asyncio.ensure_future(run())
+    return task
 
 
-def first(
-    runs: Mapping[int, Callable[[], Any]],
-    look: Callable[[], Any] | None,
-    seconds: float,
-    waits: dict[int, list[dict[str, Any]]],
-) -> tuple[int, Any] | None:
-    """As `afirst`. A thread cannot be cancelled: what it returns later is dropped."""
-    open_ = {index: _Thread(run) for index, run in runs.items()}
-    while open_:
-        give_up = time.monotonic() + seconds
-        while not any(one.ended.is_set() for one in open_.values()) and time.monotonic() < give_up:
-            next(iter(open_.values())).ended.wait(_LOOK_SECONDS)
-        for index in [index for index, one in open_.items() if one.ended.is_set()]:
-            outcome = open_.pop(index).outcome()
-            if outcome.waits is None:
-                return index, outcome
-            waits[index] = outcome.waits
-        found: tuple[int, Any] | None = None if look is None or not open_ else look()
-        if found is not None:
-            return found
-    return None
+def started(run: Callable[[], Any]) -> Runner:
+    return Runner(run)
 
 
-async def _cancelled(tasks: list[asyncio.Future[Any]]) -> None:
+async def astopped(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel those that have not ended."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         task.cancel()
@@ -171,7 +166,41 @@ async def _cancelled(tasks: list[asyncio.Future[Any]]) -> None:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-class _Thread:
+def stopped(runners: Sequence[Runner]) -> None:
+    """A thread cannot be cancelled: what it returns later is dropped."""
+
+
+async def ahappened(event: Any, seconds: float | None, over: Callable[[], bool]) -> bool:  # noqa: ARG001 - being cancelled says it
+    """Wait for an event, so long at most. False: it did not happen."""
+    if event.is_set():
+        return True
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def happened(event: Any, seconds: float | None, over: Callable[[], bool]) -> bool:
+    """As `ahappened`. False also if the attempt is over."""
+    give_up = None if seconds is None else time.monotonic() + seconds
+    while not event.wait(_LOOK_SECONDS if give_up is None else _left(give_up)):
+        if over() or (give_up is not None and time.monotonic() >= give_up):
+            return bool(event.is_set())
+    return True
+
+
+async def agive_way() -> None:
+    """Let others of this event loop run."""
+    await asyncio.sleep(0)
+
+
+def break_group_deadlocks() -> None:
+    """Threads give way by themselves."""
+
+
+class Runner:
     """Calls a function in a thread of its own, which does not delay the exit of the process."""
 
     def __init__(self, run: Callable[[], Any]) -> None:

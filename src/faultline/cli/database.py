@@ -59,7 +59,7 @@ def migrate(
         applied = store_migrate.migrate(connection, wait_seconds=wait)
         database, ours = store_migrate.version_of(connection), store_migrate.protocol()
         lacks = run_on(connection, shape.lacks()) if database == ours else []
-    summary = f"applied {', '.join(applied)}" if applied else "up to date"
+    summary = f"migrated to protocol {ours.version}" if applied else "up to date"
     if database is not None and database.version > ours.version:
         summary = f"the database is newer (protocol {database.version}) than this build ({ours.version}); nothing to do"
     print(f"{without_password(found)}: {summary}")
@@ -194,6 +194,10 @@ def _named() -> str | None:
         return None
 
 
+#: Facts whose names in the JSON say too little to people.
+_LABELS = {"users": "programs connected", "kept": "runs until db stop"}
+
+
 def _described(status: Status) -> str:
-    facts = {name: value for name, value in asdict(status).items() if value is not None}
-    return "\n".join(f"{name:8} {value}" for name, value in facts.items())
+    facts = {_LABELS.get(name, name): value for name, value in asdict(status).items() if value is not None}
+    return "\n".join(f"{label:18} {value}" for label, value in facts.items())

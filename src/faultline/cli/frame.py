@@ -114,7 +114,7 @@ def _sums(look: Look) -> Text:
         (f"{sum(line.succeeded_per_second for line in look.queues):,.1f}/s", "done", "succeeded"),
         (f"{alive} of {len(look.workers)}", "workers", "ok" if alive == len(look.workers) else "warning"),
         (f"{hour.failed:,}", "failed/h", "failed" if hour.failed else "quiet"),
-        (f"{hour.recovered:,}", "requeued/h", "note" if hour.recovered else "quiet"),
+        (f"{hour.requeued:,}", "requeued/h", "note" if hour.requeued else "quiet"),
         (f"{hour.refused:,}", "refused/h", "refused" if hour.refused else "quiet"),
     )
     line = Text()

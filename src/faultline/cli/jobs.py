@@ -1,4 +1,4 @@
-"""Commands for jobs: list, show, cancel, retry."""
+"""Commands for jobs: list, show, cancel, retry, undo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from faultline.core.errors import (
     JobNotFound,
     OutcomeUnknown,
     PermissionDenied,
-    Unprepared,
+    SetupError,
 )
 from faultline.core.settings import without_password
 from faultline.core.states import JobState
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
 
 _GONE = "it was never enqueued in this database, or it was pruned after its retention time"
-#: `--because` is its older name.
-Why = Annotated[
-    str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Recorded in the journal, with who did it.")
-]
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Recorded in the journal, with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
@@ -170,7 +167,7 @@ def _held_up(database: Database, record: JobRecord, permit: Permit | None, now: 
     return {"permit": standing(record, permit, now), "waits for": awaited(record, permit, workers, now)}
 
 
-def cancel(
+def cancel(  # noqa: PLR0913, PLR0917 - one for each option
     job_ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID...]", help="Ids of jobs, or their first digits.")
     ] = None,
@@ -179,6 +176,9 @@ def cancel(
     group: Annotated[str | None, typer.Option(metavar="KEY", help="Likewise: of this group.")] = None,
     state: Annotated[JobState | None, typer.Option(help="Likewise: queued or running ones. Default: both.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the jobs that match.")] = False,  # noqa: FBT002
+    undo: Annotated[  # noqa: FBT002
+        bool, typer.Option("--undo", help="With ids: undo what their sagas, and those of their children, have begun.")
+    ] = False,
     reason: Why = None,
     yes: Yes = False,  # noqa: FBT002
     dsn: Dsn = None,
@@ -197,8 +197,8 @@ def cancel(
     from faultline.store.reads.unended import UnendedFilter  # noqa: PLC0415
 
     matching = any(value is not None for value in (queue, task, group, state))
-    if matching == bool(job_ids) or (job_ids and dry_run):
-        raise ConfigError("give job ids, or select jobs with --queue, --task, --group or --state")
+    if matching == bool(job_ids) or (job_ids and dry_run) or (matching and undo):
+        raise ConfigError("give job ids, or select jobs with --queue, --task, --group or --state; --undo needs ids")
     by = operate.this_user()
     if not job_ids:
         _cancel_matching(UnendedFilter(queue, task, group, state), dsn, reason=reason, by=by, yes=yes, dry_run=dry_run)
@@ -206,7 +206,7 @@ def cancel(
     if sys.stdin.isatty() and not yes:
         what = "this job" if len(job_ids) == 1 else f"these {len(job_ids)} jobs"
         reason = _asked_why(what, reason)
-    _for_each(job_ids, dsn, lambda found: operate.cancel(found, reason=reason, by=by))
+    _for_each(job_ids, dsn, lambda found: operate.cancel(found, reason=reason, undo=undo, by=by))
 
 
 def _asked_why(what: str, reason: str | None) -> str:
@@ -228,7 +228,7 @@ def _cancel_matching(
         if not yes:
             if not sys.stdin.isatty():
                 # With exit code 0 a script would go on as if they had been cancelled.
-                raise Unprepared("nothing was cancelled: add --yes to cancel them")
+                raise SetupError("nothing was cancelled: add --yes to cancel them")
             reason = _asked_why("them", reason)
         work = operate.CancelJobs(counted, reason=reason, by=by)
         while (batch := work.batch()) is not None:
@@ -296,6 +296,29 @@ def retry(
             while (batch := work.batch()) is not None:
                 work.took(database.run(batch))
             print(f"requeued: {work.jobs:,}")
+            if work.refused:
+                print(f"not requeued: {work.refused:,}, since that cannot help; faultline retry JOB says why")
+
+
+def undo(
+    job_ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Ids of failed or cancelled jobs, or their first digits.")
+    ],
+    reason: Why = None,
+    dsn: Dsn = None,
+) -> None:
+    """Undo what the sagas of failed or cancelled jobs have begun.
+
+    Each job is queued again for that, and ends as it had ended. What is undone already is not undone again.
+
+    \b
+    Examples:
+      faultline undo 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --reason "its worker was lost in the last attempt"
+    """
+    from faultline import operate  # noqa: PLC0415
+
+    by = operate.this_user()
+    _for_each(job_ids, dsn, lambda found: operate.undo(found, reason=reason, by=by))
 
 
 def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
@@ -322,7 +345,7 @@ def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         # With exit code 0 a script would go on as if they had been retried.
-        raise Unprepared("nothing was retried: add --yes to retry them")
+        raise SetupError("nothing was retried: add --yes to retry them")
     return typer.confirm("Retry them?")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import AsJson, Dsn, opened
-from faultline.core.errors import ConfigError, Unprepared
+from faultline.core.errors import ConfigError, SetupError
 
 if TYPE_CHECKING:
     from faultline.store.verbs.access import ApiKeyLine
@@ -102,7 +102,7 @@ def revoke(
     with opened(dsn) as database:
         known = database.run(operate.revoke_key(wanted, reason=reason, by=operate.this_user()))
     if not known:
-        raise Unprepared(f"no key {key_id}; `faultline api-keys list` shows the ids")
+        raise SetupError(f"no key {key_id}; `faultline api-keys list` shows the ids")
     print("revoked")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: A claim's own transaction is over in milliseconds.
 _IDLE_SECONDS = 2.0
 _PREPARED_SECONDS = 60.0
-#: Workers hear everything once a minute.
+#: Workers apply all events once a minute.
 _UNHEARD_SECONDS = 300.0
 _NAMES_MAX = 5
 
@@ -42,10 +42,10 @@ def holders(found: Sequence[ShardHolder]) -> Iterator[Finding]:
 
 
 def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterator[Finding]:
-    late = [one for one in uses if one.unheard_events and (one.heard_seconds_ago or 0.0) > _UNHEARD_SECONDS]
+    late = [one for one in uses if one.unheard_events and (one.events_applied_seconds_ago or 0.0) > _UNHEARD_SECONDS]
     for one in late:
-        when = span(one.heard_seconds_ago or 0.0)
-        fact = f"{one.queue}: events of its groups wait to be heard; all were last heard {when} ago"
+        when = span(one.events_applied_seconds_ago or 0.0)
+        fact = f"{one.queue}: events of its groups wait to be applied; all were last applied {when} ago"
         yield Finding("limits", WARNING, fact, "workers do it every minute: is one alive? See also who holds permits above")
     full = [one for one in uses if one.full and one.waiting + one.ungrouped]
     for one in full:

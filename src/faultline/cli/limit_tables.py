@@ -76,7 +76,7 @@ def budget_table(budgets: Sequence[BudgetRecord], now: datetime) -> Table:
 
 
 def group_table(lines: Sequence[GroupLine], now: datetime) -> Table:
-    numbers = ("holding", "waiting", "oldest", "turn")
+    numbers = ("holding", "waiting", "oldest", "virtual time")
     made = screen.table("group", *numbers, "", right=numbers, last_wraps=True)
     for line in lines:
         made.add_row(
@@ -84,7 +84,7 @@ def group_table(lines: Sequence[GroupLine], now: datetime) -> Table:
             Text(f"{line.holding:,}", style="running" if line.holding else "quiet"),
             f"{line.waiting:,}{'+' if line.at_least else ''}",
             screen.quiet("-") if line.oldest_seconds is None else span(max(0.0, line.oldest_seconds)),
-            screen.quiet("-") if line.turn is None else f"{line.turn:,.1f}",
+            screen.quiet("-") if line.virtual_time is None else f"{line.virtual_time:,.1f}",
             _stands(line, now),
         )
     return made

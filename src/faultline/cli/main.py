@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from faultline.cli import others
-from faultline.core.errors import ConfigError, FaultlineError, Unprepared
+from faultline.core.errors import ConfigError, FaultlineError, SetupError
 from faultline.core.settings_file import File
 
 #: Longer than any first sentence of a help text, so that none is cut.
@@ -29,6 +29,7 @@ SECTIONS = {
         "job": "jobs.job",
         "cancel": "jobs.cancel",
         "retry": "jobs.retry",
+        "undo": "jobs.undo",
         "flow": "flows.flow",
         "fork": "flows.fork",
         "signal": "flows.signal",
@@ -164,7 +165,7 @@ def main() -> None:
     except FaultlineError as error:
         print(f"faultline: {error}", file=sys.stderr)
         # 2 is for invalid input, as the framework does it for options.
-        sys.exit(2 if isinstance(error, ConfigError) and not isinstance(error, Unprepared) else 1)
+        sys.exit(2 if isinstance(error, ConfigError) and not isinstance(error, SetupError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -28,6 +28,4 @@ def installed() -> dict[str, EntryPoint]:
 
 def refuse_missing(name: str) -> None:
     if name in PROOF:
-        raise ConfigError(
-            f"`faultline {name}` belongs to the proof, which is not installed here: pip install 'faultline-queue[proof]'"
-        )
+        raise ConfigError(f"`faultline {name}` needs the extra [proof]: pip install 'faultline-queue[proof]'")

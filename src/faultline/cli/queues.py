@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 queues = typer.Typer(rich_markup_mode=None, add_completion=False)
 #: Heartbeats of a busy machine are sometimes late; restarting its workers would make it busier.
 _HERE_SECONDS = 15.0
-_Why = Annotated[
-    str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Shown wherever the queue is shown.")
-]
+_Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Shown wherever the queue is shown.")]
 _QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the queue.")]
 
 

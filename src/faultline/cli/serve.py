@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING, cast
 
 import typer
 
 from faultline.cli.configured import taking
 from faultline.cli.database import Dsn, resolved
-from faultline.core.errors import Unprepared
+from faultline.core.errors import SetupError
 from faultline.core.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from faultline.core.events import LogForm
 
 
 @taking(ServeSettings)
 def serve(settings: ServeSettings, dsn: Dsn = None) -> None:
     """Serve the HTTP API and the dashboard until SIGTERM or Ctrl-C.
 
-    Each option may also stand in the environment, --port as FAULTLINE_SERVE_PORT, and under [serve] in faultline.toml.
+    Each option can also be set by an environment variable, --port by FAULTLINE_SERVE_PORT, or under [serve] in
+    faultline.toml.
 
     \b
     Examples:
@@ -29,10 +34,10 @@ def serve(settings: ServeSettings, dsn: Dsn = None) -> None:
         from faultline.web.proxies import Proxies  # noqa: PLC0415
         from faultline.web.server import server  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise Unprepared(f"{error.name} is not installed; run: pip install 'faultline-queue[server]'") from error
+        raise SetupError(f"{error.name} is not installed; run: pip install 'faultline-queue[server]'") from error
 
     if not settings.quiet:
-        log_events()
+        log_events(form=cast("LogForm", settings.log_format))
     with resolved(dsn) as found:
         host, port = settings.host, settings.port
         metrics_at = None if settings.metrics_port is None else (settings.metrics_host, settings.metrics_port)

@@ -140,7 +140,7 @@ def history(lost: LostHistory) -> Iterator[Finding]:
     if lost.jobs and lost.since:
         fact = f"since {lost.since:%Y-%m-%d %H:%M:%S %Z} workers wrote under {lost.jobs} leases unknown to this database"
         todo = "a failover or a restore lost commits. Run: faultline recover; jobs of that time may be missing"
-        yield Finding("history", Level.WARNING, fact, todo)
+        yield Finding("history", Level.WRONG, fact, todo)
 
 
 def _listed(things: Sequence[str], between: str = ", ") -> str:

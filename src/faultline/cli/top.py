@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import Dsn, opened
-from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, Unprepared
+from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def top(
             console.print(watch.frame(console.width, console.height if console.is_terminal else None))
             return
         if not (sys.stdin.isatty() and console.is_terminal):
-            raise Unprepared("standard output is not a terminal; print once with: faultline top --once")
+            raise SetupError("standard output is not a terminal; print once with: faultline top --once")
         from rich.live import Live  # noqa: PLC0415
 
         with _ended_by_signals(), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import Dsn, resolved
-from faultline.core.errors import Unprepared
+from faultline.core.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,7 @@ def up(
     from faultline.store.install import migrate  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
+    _refuse_without_server()
     _refuse_taken(port)
     signal.signal(signal.SIGTERM, _interrupt)
     with resolved(dsn or "embedded:") as found, contextlib.ExitStack() as stack:
@@ -98,7 +100,7 @@ class Crew:
     def check(self) -> None:
         for name, member in self._members.items():
             if member.poll() is not None:
-                raise Unprepared(f"{name} ended with exit code {member.returncode}; see its output above")
+                raise SetupError(f"{name} ended with exit code {member.returncode}; see its output above")
 
     def stop(self) -> None:
         for member in self._members.values():
@@ -115,6 +117,16 @@ class Crew:
                 member.wait()
 
 
+def _refuse_without_server() -> None:
+    """Before anything starts: the server itself would say it only in a child's output, when PostgreSQL runs already."""
+    missing = [name for name in ("fastapi", "jinja2", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SetupError(
+            f"{missing[0]} is not installed; run: pip install 'faultline-queue[all]'"
+            " (without installing: uvx --from 'faultline-queue[all]' faultline up)"
+        )
+
+
 def _refuse_taken(port: int) -> None:
     """Another server at this port would answer instead of ours."""
     with socket.socket() as probe:
@@ -122,7 +134,7 @@ def _refuse_taken(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise Unprepared(f"port {port} is in use ({error.strerror}); choose another: faultline up --port 9000") from None
+            raise SetupError(f"port {port} is in use ({error.strerror}); choose another: faultline up --port 9000") from None
 
 
 def _wait_for(crew: Crew, address: str) -> None:
@@ -138,7 +150,7 @@ def _wait_for(crew: Crew, address: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise Unprepared(
+    raise SetupError(
         f"no answer from {address} after {_START_SECONDS:g} s; is the port in use? Try: faultline up --port 9000"
     )
 

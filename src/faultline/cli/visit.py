@@ -58,6 +58,8 @@ class Visit:
         self._pid = self._connection.info.backend_pid
         with until(self._connection, Deadline(self._seconds)):
             self.pooler = vitals.behind_pooler(self._connection)
+            if not self.pooler:
+                vitals.lift_limits(self._connection)
 
     def close(self) -> None:
         self._connection.close()

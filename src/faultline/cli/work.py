@@ -12,12 +12,12 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from faultline.cli.configured import taking
-from faultline.core.errors import ConfigError, Unprepared
+from faultline.core.errors import ConfigError, SetupError
 from faultline.core.settings import WorkerSettings, queue_of
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from faultline.app.application import Faultline
+    from faultline.core.events import LogForm
     from faultline.worker.worker import Worker
 
-#: Earlier builds use another name and do not lock their folders.
 _FOLDER = "faultline-processes-"
 
 
@@ -36,22 +36,23 @@ def worker(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, for example shop.jobs:app")],
     settings: WorkerSettings,
     report_folder: Annotated[Path | None, typer.Option(hidden=True, help="Report the counts to the parent process.")] = None,
-    health_folder: Annotated[Path | None, typer.Option(hidden=True, help="Report the loop to the parent process.")] = None,
+    health_memory: Annotated[int | None, typer.Option(hidden=True, help="Share this file with the parent process.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this pipe of the parent closes.")] = None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once.
 
-    Each option may also stand in the environment, --grace as FAULTLINE_WORKER_GRACE, and under [worker] in faultline.toml.
+    Each option can also be set by an environment variable, --grace by FAULTLINE_WORKER_GRACE, or under [worker] in
+    faultline.toml.
     """
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
 
     app = load(application)
     queues = dict(filter(None, map(queue_of, settings.queue or []))) or app.queues()
     if not settings.quiet:
-        log_events()
+        log_events(form=cast("LogForm", settings.log_format))
     if parent is not None:  # one of several processes: these settings of the file or environment are for the parent
         settings = replace(settings, processes=1, metrics_port=None, health_port=None)
-    serving = _Serving(settings, report_folder, health_folder)
+    serving = _Serving(settings, report_folder, health_memory)
     if settings.processes == 1:
         raise typer.Exit(_run_one(app, lambda: app.worker(queues, **settings.options()), serving, parent))
     _reach(app)
@@ -80,7 +81,7 @@ class _Serving:
 
     settings: WorkerSettings
     report_folder: Path | None
-    health_folder: Path | None
+    health_memory: int | None
 
     def health_socket(self) -> socket.socket | None:
         host, port = self.settings.health_host, self.settings.health_port
@@ -92,7 +93,7 @@ class _Serving:
             return keep_from_forks(socket.create_server((host, port)))
         except OSError as error:
             advice = "choose another --health-host or --health-port"
-            raise Unprepared(f"cannot serve health at {host}:{port}: {error}; {advice}") from error
+            raise SetupError(f"cannot serve health at {host}:{port}: {error}; {advice}") from error
 
 
 def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:
@@ -104,7 +105,7 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
 
     def made() -> Worker:
         worker = make()
-        worker.health, worker.health_folder = health, serving.health_folder
+        worker.health, worker.health_memory = health, serving.health_memory
         if settings.metrics_port is not None:
             exposition = _metrics().Exposition(worker.report)
             stack.enter_context(_metrics().serve(exposition, settings.metrics_host, settings.metrics_port))
@@ -133,23 +134,21 @@ def _run_several(command: list[str], serving: _Serving) -> int:
     with contextlib.ExitStack() as stack:
         # Before any child, so that a port in use is reported at once.
         listening = serving.health_socket()
-        folder = Path()
-        if listening is not None or settings.metrics_port is not None:
-            folder = stack.enter_context(_folder_of_children())
         alive: list[Supervisor] = []
         if listening is not None:
-            command = [*command, "--health-folder", str(folder)]
             stack.callback(listening.close)
         if settings.metrics_port is not None:
+            folder = stack.enter_context(_folder_of_children())
             command = [*command, "--report-folder", str(folder)]
             reports = _metrics().Reports(folder)
             reports.alive = lambda: alive[0].pids if alive else set()
             exposition = _metrics().Exposition(reports.summed)
             stack.enter_context(_metrics().serve(exposition, settings.metrics_host, settings.metrics_port))
-        supervisor = Supervisor(command, settings.processes)
+        supervisor = Supervisor(command, settings.processes, shares_memory=listening is not None)
         alive.append(supervisor)
         if listening is not None:
-            health.serve(listening, health.Folder(folder, lambda: supervisor.pids).workers, expected=settings.processes)
+            children = health.Children(lambda: supervisor.memories)
+            health.serve(listening, children.workers, expected=settings.processes, dying=lambda: supervisor.dying)
         return supervisor.run()
 
 
@@ -193,7 +192,7 @@ def _metrics() -> ModuleType:
     try:
         from faultline.integrations import prometheus  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise Unprepared("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
+        raise SetupError("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
     return prometheus
 
 

@@ -27,7 +27,7 @@ LINE_LENGTH_MAX = 200
 #: A 29 February on a certain weekday comes again within 40 years, also around 2100.
 _YEARS = 41
 _FIELDS = (Field.MINUTE, Field.HOUR, Field.DAY, Field.MONTH, Field.DOW)
-_NAMES = ("minute", "hour", "day of the month", "month", "day of the week")
+_NAMES = ("a minute", "an hour", "a day of the month", "a month", "a day of the week")
 _RANGES = (
     "0 to 59",
     "0 to 23",
@@ -40,6 +40,9 @@ _ENDS = (("0", "59"), ("0", "23"), ("1", "31"), ("1", "12"), ("0", "6"))
 _NAMED_ENDS = (*_ENDS[:3], ("jan", "dec"), ("sun", "sat"))
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 _AROUND = tuple(timedelta(hours=hours) for hours in (-3, 6, 12, 18, 24, 27))
+#: Names of files beside the time zones: each host has its own, or none.
+_OF_THE_HOST = frozenset({"localtime", "posixrules", "factory"})
+_OTHER_FILES = ("/", "posix/", "right/")
 #: Days around a change of the clocks whose ticks a line remembers.
 _CHANGES_MAX = 100
 
@@ -166,6 +169,10 @@ def zone(name: str) -> ZoneInfo:
     """The time zone of this name."""
     if not isinstance(name, str):  # callers without a type checker
         raise JobRejected(f'tz must be the name of a time zone, such as "Europe/Berlin", or a ZoneInfo, not {name!r:.60}')
+    if not name or name.casefold() in _OF_THE_HOST or name.casefold().startswith(_OTHER_FILES):
+        raise JobRejected(
+            f'the time zone "{name:.60}" is whatever each host says; use a name such as "Europe/Berlin" or "UTC"'
+        )
     try:
         return ZoneInfo(name)
     except Exception as error:
@@ -218,10 +225,27 @@ def _check_field(line: str, index: int, field: re.Match[str]) -> None:
         except Exception as error:
             may = f"It may be {_RANGES[index]}, a list, a range such as 1-5, or a step such as */2"
             raise JobRejected(
-                f'the cron line "{line}" is wrong at position {position + 1}: "{term}" is no {_NAMES[index]}.'
+                f'the cron line "{line}" is wrong at position {position + 1}: "{term}" is not {_NAMES[index]}.'
                 f" {_wrapped(index, term) or may}"
             ) from error
+        _check_step(line, index, term, position)
         position += len(term) + 1
+
+
+def _check_step(line: str, index: int, term: str, position: int) -> None:
+    """Refuse what cronsim reads as open to the end: 5/10 means that, and 5-5/10 does not."""
+    span, slash, step = term.partition("/")
+    if not slash or span == "*" or span.isdigit() or len(_FIELDS[index].parse(span.upper())) > 1:
+        return
+    first, dash, _ = span.partition("-")
+    if not dash and not span.upper().startswith("L"):
+        return  # by its name: mon/2
+    last = (_ENDS if first.isdigit() else _NAMED_ENDS)[index][1]
+    several = f', or "{first}-{last}/{step}"' if dash and first.lower() != last else ""
+    raise JobRejected(
+        f'the cron line "{line}" is wrong at position {position + 1}: "{term}" has a step and one value;'
+        f' write "{first}"{several}'
+    )
 
 
 def _wrapped(index: int, term: str) -> str | None:

@@ -5,7 +5,7 @@ What is declared in code and wrong is a `ConfigError`, what is submitted and wro
 
 FaultlineError
 ├── ConfigError                 no database is configured, or what the code declares is invalid
-│   └── Unprepared              something that is needed is missing or in use: a port, a package, a key, a confirmation
+│   └── SetupError              something that is needed is missing or in use: a port, a package, a key, a confirmation
 ├── DatabaseUnavailable         the server could not be reached or refused the connection; nothing was written
 ├── PermissionDenied  (42501)   the login lacks a right in the database; nothing was written
 ├── StatementTimeout            the database cancelled a statement that took too long; nothing was written
@@ -57,66 +57,72 @@ class FaultlineError(Exception):
 
 
 class ConfigError(FaultlineError):
-    pass
+    """No database is configured, or what the code declares is invalid."""
 
 
-class Unprepared(ConfigError):
-    pass
+class SetupError(ConfigError):
+    """Something that is needed is missing or in use: a port, a package, a key, a confirmation."""
 
 
 class DatabaseUnavailable(FaultlineError):
-    pass
+    """The server could not be reached or refused the connection; nothing was written."""
 
 
 class PermissionDenied(FaultlineError):
+    """The login lacks a right in the database; nothing was written."""
+
     sqlstate = "42501"
 
 
 class StatementTimeout(FaultlineError):
-    pass
+    """The database cancelled a statement that took too long; nothing was written."""
 
 
 class OutcomeUnknown(FaultlineError):
-    pass
+    """The answer to a write was lost; it may or may not have been committed."""
 
 
 class SchemaError(FaultlineError):
-    pass
+    """The schema of the database does not fit this build; nothing was written."""
 
 
 class SchemaMissing(SchemaError):
-    pass
+    """`faultline migrate` was never run in this database."""
 
 
 class SchemaBehind(SchemaError):
-    pass
+    """The database's protocol is older than this build's."""
 
 
 class SchemaAhead(SchemaError):
-    pass
+    """The database no longer supports builds as old as this one."""
 
 
 class SchemaAltered(SchemaError):
-    pass
+    """A migration of the database has another text than in this build."""
 
 
 class MigrationBlocked(SchemaError):
-    pass
+    """`faultline migrate` could not get its locks in time; nothing was changed."""
 
 
 class RecoverBlocked(FaultlineError):
-    pass
+    """`faultline recover` could not get its lock in time; nothing was changed."""
 
 
 class JobRejected(FaultlineError, ValueError):
+    """What was submitted is invalid; nothing was enqueued or changed."""
+
     sqlstate = "FL005"
 
 
 class ResultRejected(JobRejected):
-    pass
+    """The result of a job or of one of its steps cannot be stored."""
 
 
 class KeyConflict(FaultlineError):
+    """The key or id was used before, with another task or other arguments."""
+
     sqlstate = "FL003"
 
 
@@ -132,53 +138,67 @@ class StaleLease(FaultlineError):
 
 
 class FenceBroken(FaultlineError):
+    """The task ended the job's transaction itself; the job is not completed."""
+
     sqlstate = "FL006"
 
 
 class IllegalTransition(FaultlineError):
+    """The job's state does not allow this."""
+
     sqlstate = "FL002"
 
 
 class JobNotFound(FaultlineError, LookupError):
+    """No such job."""
+
     sqlstate = "FL004"
 
 
 class ScheduleNotFound(FaultlineError, LookupError):
+    """No such schedule."""
+
     sqlstate = "FL004"
 
 
 class BudgetNotFound(FaultlineError, LookupError):
+    """No such budget."""
+
     sqlstate = "FL004"
 
 
 class LimitReached(FaultlineError):
+    """There are as many as there may be: children of a call, signals that a job keeps."""
+
     sqlstate = "FL007"
 
 
 class CostTooHigh(FaultlineError):
-    pass
+    """A job takes more from a budget than its burst: it would wait for ever."""
 
 
 class UnreadableJson(FaultlineError):
-    pass
+    """The database holds JSON that Python cannot read."""
 
 
 class JobFailed(FaultlineError):
-    pass
+    """Raised by `result()`: the job failed."""
 
 
 class JobCancelled(FaultlineError):
-    pass
+    """Raised by `result()`: the job was cancelled."""
 
 
 class ResultTimeout(FaultlineError, TimeoutError):
-    pass
+    """Raised by `result()`: the job did not end within the timeout."""
 
 
 class StepFailed(FaultlineError):
     """A step used up its tries. Every run of the program gets this error, so that it goes the same way each time.
 
-    `kind` is the name of the class of the step's own exception, which is the cause in the run in which the step failed.
+    `kind` is the name of the class of the step's own exception. That exception is not the cause: later runs do not have it.
+    A step that declares it, `@app.step(raises=(Declined,))`, raises it as itself, in every run. A note says where the step
+    raised it.
     """
 
     def __init__(self, message: str, *, step: str, kind: str) -> None:
@@ -196,19 +216,19 @@ class ChildFailed(FaultlineError):
 
 
 class SignalTimeout(FaultlineError, TimeoutError):
-    pass
+    """No signal came within the timeout of `receive`."""
 
 
 class FlowTooLong(FaultlineError):
-    pass
+    """A job has recorded as many calls, or as large results, as one job may."""
 
 
 class EmbeddedError(FaultlineError):
-    pass
+    """The embedded PostgreSQL could not be started, stopped or found."""
 
 
 class PostgresNotFound(EmbeddedError):
-    pass
+    """There are no PostgreSQL binaries; the message lists every way to provide them."""
 
 
 @contextmanager

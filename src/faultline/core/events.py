@@ -1,4 +1,5 @@
-"""Events as JSON lines, through the standard `logging` package. Silent unless configured; argument values are never logged.
+"""Events through the standard `logging` package: as text on a terminal, as JSON lines elsewhere. Silent unless configured;
+argument values are never logged.
 
 The names of events and of their fields are part of the contract: programs read them.
 """
@@ -7,16 +8,27 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import sys
 from datetime import UTC, datetime
 from functools import partial
-from typing import TextIO
+from pathlib import Path
+from typing import Literal, TextIO
 from uuid import UUID
 
 from faultline.core.running import job_fields
 
 _logger = logging.getLogger("faultline.events")
 logging.getLogger("faultline").addHandler(logging.NullHandler())
+
+#: `auto` is text on a terminal, and JSON elsewhere.
+LogForm = Literal["auto", "text", "json"]
+
+#: Ids begin with their time. So much of one is enough for `faultline job`.
+_SHORT_ID = 18
+_PACKAGE = str(Path(__file__).parents[1])
+_COLORS = {logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -41,7 +53,10 @@ LEVELS: dict[str, int] = {
     "job_failed": ERROR,
     "failed_after_completion": WARNING,
     "task_name_shared": WARNING,
+    "arguments_unfit": WARNING,
+    "queue_unused": WARNING,
     "task_unknown": WARNING,
+    "step_failed": WARNING,
     "program_changed": WARNING,
     "program_change_not_recorded": WARNING,
     "changed_programs_due": INFO,
@@ -77,11 +92,12 @@ LEVELS: dict[str, int] = {
     "worker_died": ERROR,
     "worker_replaced": INFO,
     "process_not_started": ERROR,
+    "task_process_replaced": WARNING,
     "worker_not_started": ERROR,
     "worker_leave_failed": WARNING,
     "process_ended": WARNING,
-    "loop_silent": WARNING,
-    "loop_overdue": ERROR,
+    "event_loop_blocked": WARNING,
+    "event_loop_timeout": ERROR,
     "loop_resumed": WARNING,
     "stop_overdue": ERROR,
     "signals_taken_back": WARNING,
@@ -93,6 +109,8 @@ LEVELS: dict[str, int] = {
     "database_unavailable": WARNING,
     "job_connections_short": WARNING,
     "heartbeat_failed": WARNING,
+    "clock_stepped": WARNING,
+    "older_server_refused": WARNING,
     "announce_failed": WARNING,
     "subscribe_failed": WARNING,
     "declare_failed": WARNING,
@@ -120,6 +138,7 @@ LEVELS: dict[str, int] = {
     "role_not_taken": WARNING,
     "job_cancelled_by_request": INFO,
     "job_retried_by_request": INFO,
+    "job_undone_by_request": INFO,
     "jobs_cancelled_by_request": INFO,
     "jobs_retried_by_request": INFO,
     "job_forked_by_request": INFO,
@@ -187,20 +206,70 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class TextLines(logging.Formatter):
+    """A log formatter for people: the time, the level, the event, its task and job, then everything else.
+
+    An error follows as Python prints it, without the frames of Faultline itself.
+
+    :param colors: Color the level by terminal escapes.
+    """
+
+    def __init__(self, *, colors: bool = False) -> None:
+        super().__init__()
+        self._colors = colors
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = f"{record.levelname:8}"
+        if self._colors and record.levelno in _COLORS:
+            level = f"\x1b[{_COLORS[record.levelno]}m{level}\x1b[0m"
+        event = getattr(record, "faultline_event", None)
+        fields = dict(getattr(record, "faultline_fields", {})) if event is not None else job_fields()
+        error = fields.pop("error", None) if event is not None else None
+        words = [f"{datetime.fromtimestamp(record.created, UTC).astimezone():%H:%M:%S}.{int(record.msecs):03} {level}"]
+        words += [event] if event is not None else [f"{record.name}: {record.getMessage()}"]
+        words += [str(task)] if (task := fields.pop("task", None)) else []
+        words += [str(job_id)[:_SHORT_ID]] if (job_id := fields.pop("job_id", None)) else []
+        words += [f"{name}={value}" for name, value in fields.items() if value is not None]
+        line = "  ".join(words)
+        if error is not None:
+            first, _, frames = str(error).partition("\n")
+            line += f"\n{_as_python_prints(first, frames)}" if frames else f"  error={first}"
+        return line + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
+
+
+def _as_python_prints(error: str, rest: str) -> str:
+    """A stored error, whose first line says what it is, in the order in which people know it. Frames of the task alone."""
+    blocks = re.split(r'^(?=  File ")', f"{rest.rstrip()}\n", flags=re.MULTILINE)
+    if len(blocks) == 1:
+        return f"{error}\n{rest.rstrip()}"
+    theirs = [block for block in blocks[1:] if not block.startswith(f'  File "{_PACKAGE}{os.sep}')] or blocks[1:]
+    message = "\n".join(part for part in (error, blocks[0].rstrip()) if part)
+    return f"Traceback (most recent call last):\n{''.join(theirs)}{message}"
+
+
 def log_events(
-    stream: TextIO | None = None, *, level: int = logging.INFO, timespec: str = "milliseconds"
+    stream: TextIO | None = None,
+    *,
+    level: int = logging.INFO,
+    timespec: str = "milliseconds",
+    form: LogForm = "auto",
 ) -> logging.Handler:
-    """Write events as JSON lines. Returns the handler, so that it can be removed.
+    """Log events. Returns the handler, so that it can be removed.
 
     On standard error, so become records of other libraries, such as psycopg, that no handler of the program takes: a log has
     lines of one kind.
 
     :param stream: Where to write. Default: standard error.
     :param level: The lowest level to log. `logging.DEBUG` shows what every single job does.
-    :param timespec: How exact the times are, as for `datetime.isoformat`.
+    :param timespec: How exact the times of JSON are, as for `datetime.isoformat`.
+    :param form: `text` for people, `json` for programs; `auto` is text on a terminal and JSON elsewhere.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(timespec))
+    is_terminal = handler.stream.isatty()
+    if form == "text" or (form == "auto" and is_terminal):
+        handler.setFormatter(TextLines(colors=is_terminal and "NO_COLOR" not in os.environ))
+    else:
+        handler.setFormatter(JsonLines(timespec))
     if stream is None and logging.lastResort is not None:
         logging.lastResort.setFormatter(handler.formatter)
     events = logging.getLogger("faultline")

@@ -7,17 +7,18 @@ from faultline.core.errors import ConfigError
 #: Every statement has two: before it is sent, and after the server has committed it but before the client has noticed.
 #: `commit` is that of the job's own transaction.
 _SENT = (
-    "enqueue", "claim", "mark_started", "recall", "step", "progress", "fence", "commit", "complete", "fail", "release",
-    "renew", "beat", "reap",
+    "enqueue", "claim", "record_start", "recall", "step", "progress", "fence", "commit", "complete", "fail", "release",
+    "renew", "heartbeat", "reap",
 )  # fmt: skip
 #: Those that are sent for jobs of flows, and by every worker for all of them.
 _SENT_FOR_FLOWS = (
-    "history", "record", "spawn", "take", "receive", "watch", "outcomes", "signal", "suspend", "resolve", "sweep",
-    "start_again", "program_changed", "stream",
+    "history", "record", "spawn", "collect_outcomes", "receive", "first_over", "watch", "outcomes", "signal", "suspend",
+    "resolve",
+    "sweep", "continue_as_new", "program_changed", "stream",
 )  # fmt: skip
 FLOW_POINTS = tuple(point for verb in _SENT_FOR_FLOWS for point in (f"before_{verb}_sent", f"after_{verb}_committed"))
 #: A decision about ticks of a schedule.
-SCHEDULE_POINTS = ("before_tick_sent", "after_tick_committed")
+SCHEDULE_POINTS = ("before_tick_many_sent", "after_tick_many_committed")
 POINTS = (
     *(f"before_{verb}_sent" for verb in (*_SENT, *_SENT_FOR_FLOWS)),
     *(f"after_{verb}_committed" for verb in (*_SENT, *_SENT_FOR_FLOWS)),

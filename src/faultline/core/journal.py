@@ -98,6 +98,15 @@ class JournalEvent(StrEnum):
         "retried",
         _Kind("Somebody queued a failed or cancelled job again.", state=JobState.QUEUED, operated=True),
     )
+    UNDO_BEGUN = (
+        "undo_begun",
+        _Kind(
+            "Somebody had the sagas of a failed or cancelled job undone, or its parent did. It was queued again for that.",
+            state=JobState.QUEUED,
+            operated=True,
+            label="undo begun",
+        ),
+    )
     WORKER_LOST = ("worker_lost", _Kind("A worker died. Its row was removed.", about="worker", incident=True))
     RECOVERED = (
         "recovered",
@@ -137,7 +146,7 @@ class JournalEvent(StrEnum):
         _Kind("The permits of a queue or a group were counted wrong, and counted anew.", about="queue", incident=True),
     )
     GAVE_WAY = (
-        "gave_way",
+        "group_deadlock_broken",
         _Kind(
             "The job and others waited for each other's ordered groups. It let its group go on before it has ended.",
             incident=True,
@@ -149,7 +158,7 @@ class JournalEvent(StrEnum):
         _Kind("Somebody changed a setting of the database, or a schedule.", about="setting"),
     )
     STARTED_OVER = (
-        "started_over",
+        "continued_as_new",
         _Kind("The job started over, with other arguments and an empty history.", state=JobState.QUEUED),
     )
     FORKED = ("forked", _Kind("Somebody began a new job with the history of this one; or this job began so.", operated=True))

@@ -37,7 +37,7 @@ class Counted:
     started: int = _counted("jobs_started", "Attempts started.")
     succeeded: int = _counted("jobs_succeeded", "Jobs succeeded.")
     failed: int = _counted("jobs_failed", "Jobs failed, with no attempt left.")
-    retried: int = _counted("jobs_rescheduled", "Attempts failed and rescheduled.")
+    rescheduled: int = _counted("jobs_rescheduled", "Attempts failed and rescheduled.")
     released: int = _counted("jobs_released", "Jobs released unfinished.")
     suspended: int = _counted("jobs_suspended", "Jobs suspended: they wait, and hold no lease.")
     programs_changed: int = _counted(
@@ -50,7 +50,7 @@ class Counted:
         of_process="sum",
         of_database=False,
     )
-    recovered: int = _counted(
+    requeued: int = _counted(
         "jobs_requeued", "Jobs requeued after their lease expired or their worker died.", of_process="sum"
     )
     #: A process reports these by verb and reason.

@@ -124,7 +124,7 @@ class Lease:
     args: Json
     attempt: int
     max_attempts: int
-    mark_start: bool
+    needs_start_record: bool
     reaps: int
     priority: int
     next_run_at: datetime
@@ -169,6 +169,8 @@ class Failure:
     error: str
     then: str = "retry"  # or "fail", "cancel"
     delay_seconds: float | None = None
+    #: The numbers of the calls of its program by whose errors it failed. A retry opens these again.
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class Running(Protocol):
     """A job that runs: a worker's `Hold`."""
 
+    #: Calls that its task made and has not awaited; None: it made none.
+    unawaited: set[Any] | None
+
     @property
     def lease(self) -> Lease: ...
 

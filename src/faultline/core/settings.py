@@ -47,6 +47,10 @@ def queue_of(text: str) -> tuple[str, int] | None:
     return found[1], int(found[2] or CONCURRENCY)
 
 
+def _fault_of_log_format(form: str) -> str | None:
+    return None if form in ("auto", "text", "json") else f"is {form[:100]!r}; write auto, text or json"
+
+
 def _fault_of_queues(texts: list[str]) -> str | None:
     names = [found[0] for text in texts if (found := queue_of(text))]
     if len(names) < len(texts):
@@ -81,15 +85,15 @@ class WorkerSettings:
     )
     processes: int = _setting(1, "Worker processes under one parent.", least=1, most=256)
     grace: float = _setting(30.0, "Seconds that running jobs get to finish after SIGTERM.", python="grace_seconds")
-    silence: float = _setting(
+    loop_timeout: float = _setting(
         60.0,
         "Seconds that the event loop may be blocked before the process is killed; 0: no limit.",
         no_limit=True,
         zero_is_no_limit=True,
-        python="silence_seconds",
+        python="loop_timeout_seconds",
     )
     abandoned_threads_max: int = _setting(
-        20, "Stop, to be restarted, when more threads than this outlived their timeouts.", python="abandoned_threads_max"
+        20, "Exit for a restart when more threads than this have overrun their timeout.", python="abandoned_threads_max"
     )
     job_connections: int | None = _setting(
         None,
@@ -115,6 +119,12 @@ class WorkerSettings:
     health_port: int | None = _setting(None, "Serve /live and /ready on this port.", least=1, most=_PORT_MAX)
     health_host: str = _setting("127.0.0.1", "The address of /live and /ready; 0.0.0.0 for all, as in a container.")
     quiet: bool = _setting(False, "Do not log events to standard error.")
+    log_format: str = _setting(
+        "auto",
+        "How to log: text, json, or auto (text on a terminal).",
+        metavar="FORMAT",
+        fault=_fault_of_log_format,
+    )
 
     def options(self) -> WorkerOptions:
         """Those that `app.worker(…)` takes as well."""
@@ -124,9 +134,8 @@ class WorkerSettings:
     def words(self) -> list[str]:
         """The same for a process of its own: what holds for each of several."""
         given = [(one.option, getattr(self, one.name)) for one in settings_of(WorkerSettings) if one.python]
-        return [word for option, value in given if value is not None for word in (option, str(value))] + (
-            ["--quiet"] if self.quiet else []
-        )
+        words = [word for option, value in given if value is not None for word in (option, str(value))]
+        return [*words, "--log-format", self.log_format, *(["--quiet"] if self.quiet else [])]
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -136,13 +145,13 @@ class WorkerOptions(TypedDict, total=False):
     grace_seconds: float
     #: How long this worker keeps what has ended. Default: as the settings of the database say.
     retention: Retention | None
-    #: Stop, to be started again, when more threads than this outlived the timeouts of their tasks. Default: 20.
+    #: Exit for a restart when more threads than this have overrun their timeout. Default: 20.
     abandoned_threads_max: int
     #: Connections that jobs may use at once. Default: one for each job, at most 20.
     job_connections_max: int | None
     #: End the process when the event loop is blocked for so long; `math.inf` for never. Default: 60. Only for a worker that
     #: has the process to itself (`app.run_worker()`).
-    silence_seconds: float
+    loop_timeout_seconds: float
     #: How many processes run tasks with `executor="process"` at once. Default: one per CPU.
     task_processes: int | None
     #: Stop after so many jobs, to be started again with a fresh process. Default: never.
@@ -167,6 +176,12 @@ class ServeSettings:
         also=("FAULTLINE_TRUSTED_PROXIES",),
     )
     quiet: bool = _setting(False, "Do not log events to standard error.")
+    log_format: str = _setting(
+        "auto",
+        "How to log: text, json, or auto (text on a terminal).",
+        metavar="FORMAT",
+        fault=_fault_of_log_format,
+    )
 
 
 @dataclass(frozen=True, slots=True)

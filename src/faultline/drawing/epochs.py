@@ -70,9 +70,9 @@ def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
     if job.flow_id is not None:
         return f"It ran under token {job.fencing_token}, and released its lease without an error, as a job that waits does."
     return (
-        f"It was held under token {job.fencing_token} and released without an error, as a job is that snoozes or waits "
-        "for a budget, or whose task the worker does not know; or the entry was pruned. "
-        "The journal does not record by whom it was held, and for how long."
+        f"A worker took it under token {job.fencing_token} and released it without an error. Probably it snoozed or waits"
+        f" for a budget, or no worker has a task named {job.task} with these parameters. The journal does not record which"
+        " worker, or how long; or the entry was pruned."
     )
 
 

@@ -6,21 +6,31 @@ import asyncio
 import contextlib
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from faultline.core.errors import ConfigError
-from faultline.flow.ending import Waiting
+from faultline.flow.ending import Waiting, note_call
 from faultline.flow.program import Branch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from faultline.flow.contest import Contest
     from faultline.flow.program import Program
 
 R_co = TypeVar("R_co", covariant=True)
 
 #: The branch in which this code runs, or the name of the step that it is a part of. A new asyncio task inherits it.
 _around: ContextVar[Branch | str | None] = ContextVar("branch", default=None)
+
+
+class Won(NamedTuple, Generic[R_co]):
+    """What came first in a race: `index, value = await job.race(...)`."""
+
+    #: Which of the race's calls it was, from 0.
+    index: int  # type: ignore[assignment]  # instead of the method of tuples
+    #: Its result.
+    value: R_co
 
 
 class Made(Generic[R_co]):
@@ -31,12 +41,13 @@ class Made(Generic[R_co]):
         "branch",
         "call_id",
         "digest",
+        "given_contest",
+        "given_rank",
         "is_spawned",
         "kind",
         "made_at",
         "name",
         "number",
-        "over_at",
         "run",
         "what",
     )
@@ -47,7 +58,6 @@ class Made(Generic[R_co]):
         self.branch = branch
         self.kind = kind
         self.name = name
-        self.digest = digest
         #: What it calls: arguments, or other calls.
         self.what = what
         self.run = run
@@ -55,6 +65,8 @@ class Made(Generic[R_co]):
         self.number = "" if kind in ("gather", "patch") else branch.program.made(branch, name)
         if kind == "patch":
             branch.program.asked(name)
+        #: Of the arguments. The first call of a branch says of that branch, too, what it was made of.
+        self.digest = branch.signed(digest) if self.number and kind != "branch" else digest
         #: What failed before is history when this one is recorded: the program went on. Renewed when it is awaited.
         self.made_at = branch.program.next_moment()
         self.begun = False
@@ -62,8 +74,9 @@ class Made(Generic[R_co]):
         self.call_id: int | None = None
         #: Whether its jobs were all enqueued by an earlier run; None: not looked yet.
         self.is_spawned: bool | None = None
-        #: When a sleep is over, by the clock of this process; None: only the database looks.
-        self.over_at: float | None = None
+        #: The race that it runs in, if that was made in the same branch, and its place there.
+        self.given_contest: Contest | None = None
+        self.given_rank: tuple[int, ...] = ()
 
     def begin(self) -> None:
         if self.begun:
@@ -78,6 +91,22 @@ class Made(Generic[R_co]):
         self.made_at = self.branch.program.next_moment()
         for one in self.what if self.kind in ("gather", "race") else ():
             one.come_to()
+
+    def contend(self, contest: Contest, rank: tuple[int, ...]) -> None:
+        """It runs in a race, and with it the calls that it runs beside each other."""
+        self.given_contest, self.given_rank = contest, rank
+        for index, one in enumerate(self.what if self.kind in ("gather", "race") else ()):
+            one.contend(contest, (*rank, index))
+
+    @property
+    def contest(self) -> Contest | None:
+        """The race that it runs in, at whatever depth."""
+        return self.given_contest or self.branch.contest
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """The order of the arguments in that race."""
+        return self.given_rank or (*self.branch.rank, *map(int, self.number.split(".") if self.number else ()))
 
     @property
     def shown(self) -> str:
@@ -138,6 +167,9 @@ class Call(Made[R_co]):
                 result: R_co = await self.run(self)
         except Waiting as waiting:
             raise self.branch.suspend(waiting.waits) from None
+        except Exception as error:
+            note_call(error, self.number)
+            raise
         return result
 
 
@@ -155,6 +187,9 @@ class BlockingCall(Made[R_co]):
             result: R_co = self.run(self)
         except Waiting as waiting:
             raise self.branch.suspend(waiting.waits) from None
+        except Exception as error:
+            note_call(error, self.number)
+            raise
         return result
 
 

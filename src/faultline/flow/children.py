@@ -32,9 +32,13 @@ def _compared(args: str) -> str:
     return jsontext.encode_args(as_stored(jsontext.decode_args(args)), "arguments")
 
 
-def failed(job_id: UUID, name: str, total: int, taken: Mapping[str, Mapping[str, Any]]) -> ChildFailed:
+def errors_of(taken: Mapping[str, Mapping[str, Any]]) -> dict[int, str]:
+    """Of those that have failed, by index, what `collect_outcomes` says of them."""
+    return {int(index): _first_line(one) for index, one in sorted(taken.items(), key=lambda item: int(item[0]))}
+
+
+def failed(job_id: UUID, name: str, total: int, errors: dict[int, str]) -> ChildFailed:
     """The error of a call, some of whose jobs have failed."""
-    errors = {int(index): _first_line(one) for index, one in sorted(taken.items(), key=lambda item: int(item[0]))}
     shown = "; ".join(f"number {index}: {error}" for index, error in list(errors.items())[:_NAMED_MAX])
     if total == 1:
         message = f"job {job_id}: the job that it called, {name}, has not succeeded: {next(iter(errors.values()))}"

@@ -6,14 +6,19 @@ catches it nevertheless can run nothing more.
 
 from __future__ import annotations
 
+import contextlib
 from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
+
+from faultline.core.errors import ChildFailed, CostTooHigh, FlowTooLong, SignalTimeout, UnreadableJson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Under this number a job waits for budgets: each time that it waits has another end.
 TAKE_NUMBER = "0.0.0"
+#: The attribute of an error that has the number of the call that raised it.
+_CALL = "_faultline_call"
 
 
 class RunEnded(BaseException):
@@ -56,22 +61,75 @@ class Interrupted(RunEnded):
         self.error = self.__cause__ = error
 
 
+class Halted(RunEnded):
+    """A saga of this job has failed. The program makes no further calls, while the undos of its open sagas run."""
+
+
 class Undone(RunEnded):
-    """A saga failed, and its steps were undone. The job has failed for good."""
+    """A saga failed, and its steps were undone. The job ends: `then` is `fail` or `cancel`."""
+
+    def __init__(self, text: str, then: str) -> None:
+        super().__init__(text)
+        self.then = then
 
 
 def leaves(error: BaseException | None) -> Iterator[BaseException]:
-    """The errors in it: of a group, of groups in it too."""
+    """The errors in it: of a group, of groups in it too. For one that was raised because the run had ended, that ending."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from leaves(one)
     elif error is not None:
-        yield error
+        yield _ending_behind(error) or error
+
+
+def _ending_behind(error: BaseException) -> RunEnded | None:
+    """What ended the run, if this error was raised because of it: a library may wrap every BaseException."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if isinstance(found, RunEnded):
+            return found
+        seen.add(id(found))
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return None
+
+
+def note_call(error: BaseException, number: str) -> None:
+    """Remember which call raised it. The innermost one counts: others pass it on."""
+    if number and getattr(error, _CALL, None) is None:
+        with contextlib.suppress(AttributeError):
+            setattr(error, _CALL, number)
+
+
+def calls_in(error: BaseException | None) -> list[str]:
+    """The numbers of the calls that raised it, or raised what it was made from."""
+    seen: set[int] = set()
+    numbers: dict[str, None] = {}
+    waiting = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        number = getattr(found, _CALL, None)
+        if number is not None:
+            numbers[number] = None
+        if isinstance(found, BaseExceptionGroup):
+            waiting.extend(found.exceptions)
+        waiting.append(found.__cause__ or (None if found.__suppress_context__ else found.__context__))
+    return list(numbers)
 
 
 def is_ours(error: BaseException | None) -> bool:
     """Whether all of it was raised by the engine. A task group turns that into cancellations of its other tasks."""
     return all(isinstance(leaf, RunEnded | CancelledError) for leaf in leaves(error))
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether every further attempt would read the same history and raise the same error."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_final(one) for one in error.exceptions)
+    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong | UnreadableJson | CostTooHigh)
 
 
 def too_few(error: BaseException | None) -> list[TooFew]:

@@ -9,21 +9,36 @@ from __future__ import annotations
 import contextlib
 from asyncio import CancelledError, current_task
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from faultline.core import bounds
-from faultline.core.errors import ConfigError, FlowTooLong
-from faultline.flow.ending import Closed, CodeChanged, Interrupted, RunEnded, Suspended, Waiting, is_ours, leaves
+from faultline.core.errors import ConfigError, FlowTooLong, StepFailed
+from faultline.flow.ending import (
+    Closed,
+    CodeChanged,
+    Halted,
+    Interrupted,
+    RunEnded,
+    Suspended,
+    Undone,
+    Waiting,
+    is_ours,
+    leaves,
+)
 from faultline.flow.written import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
     from uuid import UUID
+
+    from faultline.flow.contest import Contest
 
 #: Kinds of recorded calls that are no positions of the program: pauses between the tries of a step, what a job of a graph
 #: comes after, and the changes that `patched` guards.
 BESIDE = frozenset({"retry", "after", "patch"})
+#: So many remembered calls are repeated before others of the event loop have a turn: some 5 ms.
+_REPEATED_AT_ONCE = 100
 _ADVICE = (
     "Nothing was run. Give the call its old name and arguments, guard the change with job.patched(...), or bring the old"
     " code back"
@@ -57,6 +72,8 @@ class Recorded(Protocol):
     def result(self) -> Any: ...
     @property
     def error(self) -> str | None: ...
+    @property
+    def doubtful(self) -> bool | None: ...
 
 
 class Branch:
@@ -76,6 +93,14 @@ class Branch:
         self.ended: Suspended | None = None
         #: For what it waits, as `suspend` takes it.
         self.waits: list[dict[str, Any]] = []
+        #: The race that it runs in, at whatever depth, and the order of the arguments there.
+        self.contest: Contest | None = None
+        self.rank: tuple[int, ...] = ()
+        #: What each of the branches around it, and it itself, was made of: a name and a digest of the arguments.
+        self.signature: tuple[str, ...] = ()
+        self._has_signed = False
+        #: It runs the undos of a saga: its calls are made although the saga has failed.
+        self.undoes = False
         #: A call that was cancelled while it ran, as messages name it. What became of it is not known, and not recorded.
         self.cancelled: str | None = None
 
@@ -85,6 +110,13 @@ class Branch:
 
     def number(self, position: int) -> str:
         return f"{self.path}.{position}" if self.path else str(position)
+
+    def signed(self, digest: str | None) -> str | None:
+        """The digest of the call that was just made here. The first of a branch carries what the branch was made of."""
+        if self._has_signed or not self.signature:
+            return digest
+        self._has_signed = True
+        return "/".join((digest or "", *self.signature))
 
     def suspend(self, waits: Iterable[dict[str, Any]]) -> RunEnded:
         """It waits for these. Every later call in it raises the same."""
@@ -106,6 +138,16 @@ class Pending:
     call: dict[str, Any]
 
 
+class SagaFailure(NamedTuple):
+    """Why the sagas of a job are undone."""
+
+    reason: str
+    #: How the job ends when they are: fail, cancel.
+    then: str
+    #: What was raised, if that was in this run.
+    error: BaseException | None = None
+
+
 class Program:
     """One run of a program, and the history of the runs before it."""
 
@@ -114,18 +156,28 @@ class Program:
         self.root = Branch(self, "", owner)
         #: By number. None: not loaded yet.
         self.history: dict[str, Recorded] | None = None
+        #: By the number of a call or branch, the numbers of all recorded calls inside of it, in the order of the numbers.
+        self._recorded_in: dict[str, list[str]] = {}
+        #: The same of the calls that this run came to, and these themselves.
+        self._came_in: dict[str, set[str]] = {}
+        #: By branch and name, the position from which on a change is in force; and how many changes are recorded.
+        self._patched: dict[tuple[str, str], int] = {}
+        self._patch_count = 0
+        #: Recorded calls that this run did not come to yet.
+        self._unpassed: set[str] = set()
         #: The numbers that this run came to.
         self._passed: set[str] = set()
         #: The calls that this run came to, as `record` takes them.
         self._came: dict[str, dict[str, Any]] = {}
         #: The numbers of the calls that lost a race in this run.
-        self._closed: tuple[str, ...] = ()
+        self._closed: set[str] = set()
         #: Calls that were made and are not awaited yet, as messages call them: by number, guards of changes by name.
         self.unawaited: dict[str, str] = {}
         #: What becomes history with what is recorded next: steps that failed and whose errors the program caught, sleeps
         #: that are over.
         self.pending: list[Pending] = []
         self._moment = 0
+        self._repeated = 0
         self._ended: RunEnded | None = None
         self._bytes = 0
         #: A call that was refused where it was made or awaited. The program may have dropped the error.
@@ -133,6 +185,15 @@ class Program:
         #: Changes that this run was the first to come to: by branch and name, the position.
         self._patches: dict[tuple[str, str], int] = {}
         self.written = Written()
+        #: See `take_forgotten`.
+        self._dropped: list[dict[str, Any]] = []
+        #: Set once a saga of this job has failed, in this run or an earlier one: nothing but undos is run any more.
+        self.saga_failure: SagaFailure | None = None
+        #: The sagas that this run has entered and not left, and that have something to undo; as `record` takes them.
+        self.open_sagas: dict[str, dict[str, Any]] = {}
+        #: The names of the undos that are done, and the errors of the others.
+        self.undone: list[str] = []
+        self.undo_failures: list[Exception] = []
 
     # What the worker asks
 
@@ -147,10 +208,9 @@ class Program:
 
     def unpassed(self) -> str | None:
         """A message if the job has recorded calls that this run did not come to: it must not complete."""
-        missed = [row for row in (self.history or {}).values() if row.kind not in BESIDE and row.number not in self._passed]
-        if not missed:
+        if not self._unpassed or self.history is None:
             return None
-        first = min(missed, key=lambda row: position(row.number))
+        first = self.history[min(self._unpassed, key=position)]
         return self._changed(
             f"call {first.number} was {first.name!r} when this job ran it, and the program did not come to it"
         )
@@ -166,6 +226,8 @@ class Program:
         """
         if self.ended is not None:
             return self.ended if is_ours(error) else error
+        if self.saga_failure is not None:
+            return self._undone(self.saga_failure, error)
         if error is not None:
             endings = [leaf for leaf in leaves(error) if isinstance(leaf, RunEnded)]
             return endings[0] if endings and is_ours(error) else error
@@ -175,6 +237,22 @@ class Program:
         if changed is not None:
             return CodeChanged(changed)
         return self._forgotten()
+
+    def _undone(self, failure: SagaFailure, error: BaseException | None) -> BaseException:
+        """The end of a run whose sagas were undone, whatever its program made of that."""
+        missed = [row for row in (self.history or {}).values() if is_unfinished_saga(row) and row.number not in self._passed]
+        if missed:
+            changed = f"call {missed[0].number} was a saga when this job ran it, and the program did not come to it"
+            return CodeChanged(self._changed(changed)) if error is None or is_ours(error) else error
+        what = "the saga failed: " if failure.then == "fail" else ""
+        text = f"{what}{failure.reason}; undone by: {', '.join(self.undone) or 'nothing'}"
+        if self.undo_failures:
+            # The attempt fails by it, and the next one tries these undos again.
+            text = f"{text}; not undone: {'; '.join(map(str, self.undo_failures))}"
+            return Interrupted(StepFailed(text, step="saga", kind="UndoFailed"))
+        undone = Undone(text, failure.then)
+        undone.__cause__ = failure.error
+        return undone
 
     def _forgotten(self) -> ConfigError | None:
         if self._misused is not None:
@@ -193,6 +271,11 @@ class Program:
         """The run is over: every later call raises this."""
         self._ended = self._ended or ended
         return self._ended
+
+    def halt(self, branch: Branch) -> None:
+        """A saga has failed, so a call that has not ended in an earlier run is not made."""
+        if self.saga_failure is not None and not branch.undoes:
+            raise Halted(f"job {self.job_id}: its saga failed: {self.saga_failure.reason}; it makes no further calls")
 
     def misused(self, how: str) -> ConfigError:
         """A call that is refused. The task does not complete its job, even if it drops the error."""
@@ -225,31 +308,39 @@ class Program:
             )
         )
 
-    def close(self, numbers: Sequence[str]) -> list[dict[str, Any]]:
-        """These have lost a race: no further call is made inside. What is open of them, to be recorded as closed."""
-        self._closed = (*self._closed, *numbers)
-        return self.open_in(numbers)
+    def close(self, numbers: Iterable[str]) -> None:
+        """These have lost a race: no further call is made inside."""
+        self._closed.update(numbers)
 
-    def open_in(self, numbers: Sequence[str]) -> list[dict[str, Any]]:
+    def open_in(self, numbers: Iterable[str]) -> list[dict[str, Any]]:
         """The calls with these numbers and all inside of them that have perhaps not ended, as `record` closes them.
 
         A saga is not closed by itself: the next run finds the call inside it that is.
         """
         history = self.history or {}
-        known = {
-            number: {"number": number, "kind": row.kind, "name": row.name, "digest": row.digest}
-            for number, row in history.items()
-            if row.kind not in BESIDE
-        }
-        return [
-            {**call, "outcome": "closed"}
-            for number, call in sorted({**known, **self._came}.items(), key=lambda item: position(item[0]))
-            if call["kind"] != "saga" and not self.has_ended(number) and any(is_under(number, one) for one in numbers)
-        ]
+        inside: set[str] = set()
+        for one in numbers:
+            inside.update((one, *self._recorded_in.get(one, ()), *list(self._came_in.get(one, ()))))
+        found: list[dict[str, Any]] = []
+        for number in sorted(inside, key=position):
+            call = self._came.get(number)
+            if call is None and number in history and history[number].kind not in BESIDE:
+                row = history[number]
+                call = {"number": number, "kind": row.kind, "name": row.name, "digest": row.digest}
+            if call is not None and call["kind"] != "saga" and not self.has_ended(number):
+                found.append({**call, "outcome": "closed"})
+        return found
+
+    def is_closed(self, number: str) -> bool:
+        """Whether it has lost a race, or something around it has."""
+        return bool(self._closed) and (number in self._closed or any(one in self._closed for one in around(number)))
+
+    def closed(self, number: str) -> Closed:
+        return Closed(f"job {self.job_id}: call {number} is part of what has lost a race; it makes no further calls")
 
     def refuse_if_closed(self, number: str) -> None:
-        if any(is_under(number, one) for one in self._closed):
-            raise Closed(f"job {self.job_id}: call {number} is part of what has lost a race; it makes no further calls")
+        if self.is_closed(number):
+            raise self.closed(number)
 
     def waits_in_vain(self) -> RunEnded:
         """The program waits for nothing but calls that were closed when another one beside them failed."""
@@ -264,19 +355,23 @@ class Program:
         """Whether the history was read."""
         return self.history is not None
 
-    @property
-    def replaying(self) -> bool:
-        """Whether the program has not yet come to all that the runs before it came to."""
-        return any(row.kind not in BESIDE and row.number not in self._passed for row in (self.history or {}).values())
-
     def know(self, rows: Iterable[Recorded]) -> None:
         """Take what the runs before this one have recorded."""
         self.history = {row.number: row for row in rows}
         for row in self.history.values():
             if row.kind not in BESIDE:
-                self.written.came_to(row.number)
+                for one in around(row.number):
+                    self._recorded_in.setdefault(one, []).append(row.number)
+                # The program need not make a doubtful one again.
+                if not row.doubtful:
+                    self._unpassed.add(row.number)
+                    self.written.came_to(row.number)
             elif row.kind == "patch":
+                self._patch_count += 1
+                self._patched.setdefault((row.number.rpartition(".")[0], row.name), int(row.result["after"]))
                 self.written.know_end(row.number)
+            if row.kind == "saga" and row.outcome == "failed" and self.saga_failure is None:
+                self.saga_failure = SagaFailure(row.error or "", (row.result or {}).get("then", "fail"))
         # Only what comes on top of it can be refused: `weigh`.
         self._bytes += sum(len(repr(row.result)) for row in self.history.values() if row.result is not None)
 
@@ -308,9 +403,14 @@ class Program:
         self.unawaited.pop(number, None)
         known = (self.history or {}).get(number)
         self._passed.add(number)
+        self._unpassed.discard(number)
         # In this order: whoever closes it at the same time finds it here, or it finds itself closed.
         self._came[number] = {"number": number, "kind": kind, "name": name, "digest": digest}
+        for one in around(number):
+            self._came_in.setdefault(one, set()).add(number)
         self.refuse_if_closed(number)
+        if self._is_forgotten(number, known, kind, name, digest):
+            return None
         if known is None:
             inside = self._inside(number)
             if inside is not None:
@@ -320,20 +420,71 @@ class Program:
             was, now = (repr(known.name), repr(name)) if known.name != name else (known.kind, kind)
             self._differs(f"call {number} was {was} when this job ran it, and is {now} now")
         if known.digest is not None and digest is not None and known.digest != digest:
+            self._refuse_other_branch(number, known.digest, digest)
             self._differs(
                 f"call {number} ({name!r}) had other arguments when this job ran it. What changes from run to run, as the"
                 " time or a random number, belongs into a step"
             )
-        if known.outcome == "closed":
+        if known.outcome == "closed" and self.saga_failure is None:
             raise Waiting([])
         return known
+
+    def _is_forgotten(self, number: str, known: Recorded | None, kind: str, name: str, digest: str | None) -> bool:
+        """Whether the program makes another call here than a doubtful one, which is forgotten then."""
+        if known is None:
+            inside = self._inside(number)
+            differs = inside is not None and bool(inside.doubtful)
+        else:
+            is_same = (known.kind, known.name) == (kind, name) and (digest == known.digest or None in (digest, known.digest))
+            differs = bool(known.doubtful) and not is_same
+        if differs:
+            self._forget(number)
+        return differs
+
+    def _forget(self, number: str) -> None:
+        branch, _, _ = number.rpartition(".")
+        prefix, first = f"{branch}." if branch else "", position(number)[-1]
+        for other, row in list((self.history or {}).items()):
+            in_branch = other.startswith(prefix) and other[len(prefix) :] != ""
+            if row.doubtful and in_branch and int(other[len(prefix) :].partition(".")[0]) >= first:
+                del (self.history or {})[other]
+        self._dropped.append({"number": number, "kind": "step", "name": "forgotten", "outcome": "forgotten"})
+
+    def take_forgotten(self) -> list[dict[str, Any]]:
+        """Doubtful calls that the program did not make again, to be recorded before what it makes in their place."""
+        taken, self._dropped = self._dropped, []
+        return taken
+
+    def sagas(self) -> list[str]:
+        """The numbers of the sagas that this run came to."""
+        return [number for number, call in self._came.items() if call["kind"] == "saga"]
+
+    def _refuse_other_branch(self, number: str, was: str, now: str) -> None:
+        """Of the first call of a branch: whether a branch around it was made of something else."""
+        names = [*reversed(list(around(number)))]
+        for branch, before, after in zip(names, was.split("/")[1:], now.split("/")[1:], strict=False):
+            (old, _, old_digest), (new, _, new_digest) = before.rpartition(":"), after.rpartition(":")
+            if old != new:
+                self._differs(f"branch {branch} was {old!r} when this job ran it, and is {new!r} now")
+            if old_digest and new_digest and old_digest != new_digest:
+                self._differs(
+                    f"branch {branch} ({new!r}) had other arguments when this job ran it. Make branches in the same order in"
+                    " each run: a set has another order in each process"
+                )
 
     def came_to_branch(self, number: str, name: str) -> None:
         """The program comes to a branch, which is not recorded by itself."""
         self.unawaited.pop(number, None)
         known = (self.history or {}).get(number)
-        if known is not None:
+        if known is not None and known.doubtful:
+            self._forget(number)
+        elif known is not None:
             self._differs(f"call {number} was {known.name!r} when this job ran it, and is the branch {name!r} now")
+
+    def gives_way(self) -> bool:
+        """Whether the run should let others run: it has repeated some calls without a pause."""
+        self._repeated += 1
+        return self._repeated % _REPEATED_AT_ONCE == 0
 
     def next_moment(self) -> int:
         """The order in which things happen in this run."""
@@ -364,24 +515,16 @@ class Program:
     def pass_over(self, number: str) -> None:
         """A call that lost a race: it counts as passed, with all that is inside."""
         self.unawaited.pop(number, None)
-        self._passed.add(number)
-        self._passed |= {other for other in self.history or {} if other.startswith(f"{number}.")}
+        passed = (number, *self._recorded_in.get(number, ()))
+        self._passed.update(passed)
+        self._unpassed.difference_update(passed)
+        for saga in [one for one in list(self.open_sagas) if is_under(one, number)]:
+            # What it has begun stays.
+            self.open_sagas.pop(saga, None)
 
     def is_behind(self, branch: Branch) -> bool:
         """Whether the job has recorded calls that this branch has not come to yet."""
         return self.written.is_behind(branch)
-
-    def only_repeats(self, numbers: Sequence[str]) -> bool:
-        """Whether calls inside of these have ended before this run, and it has come to no other one there."""
-        ended = {
-            number
-            for number, row in (self.history or {}).items()
-            if row.kind not in BESIDE
-            and row.outcome not in (None, "closed")
-            and any(is_under(number, one) for one in numbers)
-        }
-        came = {number: call for number, call in list(self._came.items()) if any(is_under(number, one) for one in numbers)}
-        return bool(ended) and all(number in ended or call["kind"] == "race" for number, call in came.items())
 
     def abandoned(self) -> list[dict[str, Any]]:
         """What is to be recorded before the job completes: calls that nobody waits for any more, whose jobs may be open."""
@@ -396,23 +539,34 @@ class Program:
         known = (self.history or {}).get(number)
         return known is not None and known.outcome is not None
 
+    def has_failed(self, number: str) -> bool:
+        """Whether a step has used up its tries, in this run or an earlier one."""
+        known = (self.history or {}).get(number)
+        return (known is not None and known.outcome == "failed") or any(
+            one.call["number"] == number and one.call["outcome"] == "failed" for one in self.pending
+        )
+
+    def are_undos(self, waits: Sequence[dict[str, Any]]) -> bool:
+        """Whether a saga waits for these: its undos have numbers below its own."""
+        return any(is_under(wait["number"], saga) for wait in waits for saga in self.open_sagas)
+
+    def has_open_saga_under(self, branch: Branch) -> bool:
+        """Whether a branch that this one has made has a saga that is still to be undone."""
+        prefix = f"{branch.path}." if branch.path else ""
+        return any(one.startswith(prefix) and "." in one.removeprefix(prefix) for one in self.open_sagas)
+
+    def sagas_left_last(self) -> list[dict[str, Any]]:
+        """Sagas that the program has left without making a call since, as `record` takes them."""
+        return [one.call for one in self.pending if one.call["kind"] == "saga"]
+
     def patched_from(self, branch: Branch, name: str) -> int | None:
         """The position from which on a change is in force in this branch; None: it is not known yet."""
-        prefix = branch.number(0) + "."
-        return next(
-            (
-                int(row.result["after"])
-                for number, row in (self.history or {}).items()
-                if row.kind == "patch" and row.name == name and number.startswith(prefix)
-            ),
-            self._patches.get((branch.path, name)),
-        )
+        return self._patched.get((branch.number(0), name), self._patches.get((branch.path, name)))
 
     def patch(self, branch: Branch, name: str) -> tuple[str, int]:
         """A change is in force from here on: the number to record it by, and the position that it comes after."""
         self._patches[branch.path, name] = branch.counter
-        known = sum(row.kind == "patch" for row in (self.history or {}).values())
-        return f"{branch.number(0)}.{known + len(self._patches)}", branch.counter
+        return f"{branch.number(0)}.{self._patch_count + len(self._patches)}", branch.counter
 
     def weigh(self, size: int) -> None:
         """Count what this run has of results in memory."""
@@ -421,10 +575,9 @@ class Program:
             raise self._too_long(f"more than {bounds.HISTORY_BYTES_MAX // 1024**2} MiB of results")
 
     def _inside(self, number: str) -> Recorded | None:
-        prefix = f"{number}."
-        return next(
-            (row for other, row in (self.history or {}).items() if other.startswith(prefix) and row.kind not in BESIDE), None
-        )
+        history = self.history or {}
+        # What was forgotten is not in it any more.
+        return next((history[one] for one in self._recorded_in.get(number, ()) if one in history), None)
 
     def _differs(self, how: str) -> None:
         raise self.end(CodeChanged(self._changed(how)))
@@ -434,8 +587,8 @@ class Program:
 
     def _too_long(self, what: str) -> FlowTooLong:
         return FlowTooLong(
-            f"job {self.job_id} has recorded {what}, the limit of one job; return Again(...) to start over with an empty"
-            " history, or give parts of the work to children with job.call or job.map"
+            f"job {self.job_id} has recorded {what}, the limit of one job; return ContinueAsNew(...) to start over with an"
+            " empty history, or give parts of the work to children with job.call or job.map"
         )
 
 
@@ -444,6 +597,18 @@ def position(number: str) -> tuple[int, ...]:
     return tuple(map(int, number.split(".")))
 
 
+def around(number: str) -> Iterator[str]:
+    """The numbers of the branches around a call, the innermost first."""
+    while (dot := number.rfind(".")) >= 0:
+        number = number[:dot]
+        yield number
+
+
 def is_under(number: str, other: str) -> bool:
     """Whether it is that call, or inside it."""
     return number == other or number.startswith(f"{other}.")
+
+
+def is_unfinished_saga(row: Recorded) -> bool:
+    """Whether it has begun something and was not left: it is to be undone, or was."""
+    return row.kind == "saga" and row.outcome != "done"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.operate.flows import signal
-from faultline.operate.jobs import CancelJobs, RetryFailed, cancel, fork, retry
+from faultline.operate.jobs import CancelJobs, RetryFailed, cancel, fork, retry, undo
 from faultline.operate.keys import add_key, revoke_key
 from faultline.operate.limits import reset_budget, reset_limit, set_budget, set_limit
 from faultline.operate.queues import pause, resume
@@ -57,4 +57,5 @@ __all__ = [
     "signal",
     "signature",
     "this_user",
+    "undo",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.operate import who
-from faultline.operate.logged import logged
+from faultline.operate.who import logged
 from faultline.store.verbs import flow
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""Cancel jobs, retry failed and cancelled ones, and fork any."""
+"""Cancel jobs, retry and undo failed and cancelled ones, and fork any."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from faultline.core import events
 from faultline.operate import who
-from faultline.operate.logged import logged
+from faultline.operate.who import logged
 from faultline.store import verbs
 from faultline.store.reads import failures, unended
 
@@ -25,11 +25,16 @@ W = TypeVar("W", bound="Filter[Any]")
 
 
 def cancel(
-    job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+    job_id: UUID,
+    *,
+    reason: str | None = None,
+    undo: bool = False,
+    by: str | None = None,
+    only_queues: Sequence[str] | None = None,
 ) -> Statement[JobState]:
-    """Cancel a job. With `only_queues`, jobs of other queues are not found."""
+    """Cancel a job, and with `undo` its sagas. With `only_queues`, jobs of other queues are not found."""
     who.check(by, reason)
-    statement = verbs.cancel(job_id, reason, only_queues=only_queues, by=by)
+    statement = verbs.cancel(job_id, reason, undo=undo, only_queues=only_queues, by=by)
     return logged(statement, "job_cancelled_by_request", job_id=job_id, by=by, reason=reason)
 
 
@@ -40,6 +45,15 @@ def retry(
     who.check(by, reason)
     statement = verbs.retry(job_id, only_queues=only_queues, by=by, reason=reason)
     return logged(statement, "job_retried_by_request", job_id=job_id, by=by, reason=reason)
+
+
+def undo(
+    job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[JobState]:
+    """Undo the sagas of a failed or cancelled job. With `only_queues`, jobs of other queues are not found."""
+    who.check(by, reason)
+    statement = verbs.undo(job_id, only_queues=only_queues, by=by, reason=reason)
+    return logged(statement, "job_undone_by_request", job_id=job_id, by=by, reason=reason)
 
 
 def fork(
@@ -121,11 +135,18 @@ class _InBatches(Generic[W, C]):
 class RetryFailed(_InBatches["failures.FailedFilter", "failures.Cursor"]):
     """Retry failed jobs. One that fails again meanwhile is newer than the first batch, so it is not retried twice."""
 
+    #: How many match and were not retried, since that cannot help. `retry` of one says why.
+    refused = 0
+
+    def took(self, done: Done[failures.Cursor]) -> None:
+        super().took(done)
+        self.refused += cast("failures.Retried", done).refused
+
     def _next(self, which: failures.FailedFilter, max_jobs: int) -> Statement[failures.Retried]:
         return failures.retry(which, max_jobs=max_jobs, by=self._by, reason=self._reason)
 
     def _log(self) -> None:
-        events.emit("jobs_retried_by_request", jobs=self.jobs, by=self._by, reason=self._reason)
+        events.emit("jobs_retried_by_request", jobs=self.jobs, refused=self.refused, by=self._by, reason=self._reason)
 
 
 class CancelJobs(_InBatches["unended.UnendedFilter", "UUID"]):

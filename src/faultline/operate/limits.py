@@ -9,7 +9,7 @@ from faultline.core.checks import check_name, check_queue
 from faultline.core.errors import JobRejected
 from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE, check_budget, check_fields, check_group
 from faultline.operate import who
-from faultline.operate.logged import logged
+from faultline.operate.who import logged
 from faultline.store.verbs import budget as verbs
 from faultline.store.verbs import limit
 

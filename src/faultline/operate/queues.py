@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.core.checks import check_name, check_queue
 from faultline.operate import who
-from faultline.operate.logged import logged
+from faultline.operate.who import logged
 from faultline.store import verbs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from faultline.core.checks import check_moment, check_name
 from faultline.core.errors import JobRejected
 from faultline.core.schedules import BACKFILL_MAX, NAME_LENGTH_MAX, Policy
 from faultline.operate import who
-from faultline.operate.logged import logged
+from faultline.operate.who import logged
 from faultline.store.reads.schedules import rule_of
 from faultline.store.verbs import schedules as verbs
 

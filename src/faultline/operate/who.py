@@ -1,4 +1,4 @@
-"""Who operates and why: checked on entry, shown in one way. The database checks again: see `signature.sql`."""
+"""Who operates and why: checked on entry, logged, shown in one way. The database checks again: see `signature.sql`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import os
 import pwd
 import re
 import socket
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
+from faultline.core import events
 from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.core.checks import hides
 from faultline.core.errors import JobRejected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.events import EventField
     from faultline.core.model import Json
+    from faultline.store.statement import Rows, Statement
+
+T = TypeVar("T")
 
 #: A reason may have several lines.
 _LINES = re.compile("[\t\n\r\u2028\u2029]")
@@ -61,3 +69,20 @@ def signature(detail: Json) -> str:
         return ""
     by, login = detail["by"], detail.get("login")
     return f"{by}" if by == login else f"{by} (login {login})"
+
+
+def logged(
+    statement: Statement[T], event: str, *, done: Callable[[T], bool] = lambda _: True, **fields: EventField
+) -> Statement[T]:
+    """Log an operation when its answer is read: then it was done, whether a blocking or an async database ran it.
+
+    `done`: whether the answer means that something was done.
+    """
+
+    def read(rows: Rows) -> T:
+        answer = statement.read(rows)
+        if done(answer):
+            events.emit(event, level=None, **fields)
+        return answer
+
+    return replace(statement, read=read)

@@ -124,8 +124,8 @@ execute function faultline.refuse_change('stored steps cannot be changed');
 create or replace trigger forgotten_by_prune
 before delete on faultline.steps
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
-execute function faultline.refuse_change('only prune and start_again delete steps');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'continue_as_new', 'retry'))
+execute function faultline.refuse_change('only prune, continue_as_new and retry delete steps');
 
 create or replace trigger forgotten_by_prune
 before delete on faultline.keys
@@ -209,8 +209,8 @@ execute function faultline.refuse_change('a call that has ended is history and c
 create or replace trigger forgotten_by_prune
 before delete on faultline.calls
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
-execute function faultline.refuse_change('only prune and start_again delete calls');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'continue_as_new', 'retry'))
+execute function faultline.refuse_change('only prune, continue_as_new and retry delete calls');
 
 create or replace trigger never_rewritten
 before update on faultline.edges
@@ -220,14 +220,14 @@ execute function faultline.refuse_change('edges cannot be changed');
 create or replace trigger forgotten_by_prune
 before delete on faultline.edges
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
-execute function faultline.refuse_change('only prune and start_again delete edges');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'continue_as_new', 'retry'))
+execute function faultline.refuse_change('only prune, continue_as_new and retry delete edges');
 
 create or replace trigger never_rewritten
 before update on faultline.signals
 for each row
 when (
-  old.received_by is not null and coalesce(current_setting('faultline.verb', true), '') not in ('start_again', 'retry')
+  old.received_by is not null and coalesce(current_setting('faultline.verb', true), '') not in ('continue_as_new', 'retry')
   or old.id is distinct from new.id
   or old.job_id is distinct from new.job_id
   or old.name is distinct from new.name
@@ -242,8 +242,8 @@ execute function faultline.refuse_change('a signal can only be received, and onl
 create or replace trigger forgotten_by_prune
 before delete on faultline.signals
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
-execute function faultline.refuse_change('only prune and start_again delete signals');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'continue_as_new'))
+execute function faultline.refuse_change('only prune and continue_as_new delete signals');
 
 create or replace trigger never_rewritten
 before update on faultline.streams
@@ -253,8 +253,8 @@ execute function faultline.refuse_change('what was written to a stream cannot be
 create or replace trigger forgotten_by_prune
 before delete on faultline.streams
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again', 'stream'))
-execute function faultline.refuse_change('only prune, start_again and a later attempt delete chunks of a stream');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'continue_as_new', 'stream'))
+execute function faultline.refuse_change('only prune, continue_as_new and a later attempt delete chunks of a stream');
 
 create or replace trigger never_rewritten
 before update of id, begun_at on faultline.flows
@@ -353,15 +353,6 @@ execute function faultline.refuse_change('schedules cannot be truncated');
 create or replace trigger never_emptied
 before truncate on faultline.ticks
 execute function faultline.refuse_change('ticks cannot be truncated');
-
--- Builds older than `faultline.protocol()` store a checksum of their functions in row 0, and replace all functions if
--- it is not their own. The row keeps the checksum of the last of those builds, which goes on working; the others are
--- refused here.
-create or replace trigger never_taken_back
-before insert or update on faultline.migrations
-for each row
-when (new.number = 0 and new.checksum <> '227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829')
-execute function faultline.refuse_change('a newer build has migrated this database; nothing was changed');
 
 -- Restore the row if it was deleted without the guards. Its floor is lost: set one above every token, as `recover` does.
 insert into faultline.settings (token_floor)

@@ -29,20 +29,20 @@ declare
   verbs constant jsonb := '{
     "faultline_producer": ["enqueue_flow", "publish", "chunks",
                            "enqueue", "enqueue_many", "cancel", "signal"],
-    "faultline_worker": ["enqueue_flow", "upstream", "start_again", "fork", "publish", "subscribe", "stream", "chunks",
-                         "enqueue", "enqueue_many", "claim", "sync_claim", "renew", "complete", "fail", "release", "mark_started",
-                         "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
+    "faultline_worker": ["enqueue_flow", "upstream", "continue_as_new", "fork", "publish", "subscribe", "stream", "chunks",
+                         "enqueue", "enqueue_many", "claim", "sync_claim", "renew", "complete", "fail", "release", "record_start",
+                         "needs_start_record", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "heartbeat", "unregister_worker",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
-                         "announce", "expire", "program_changed", "try_changed",
+                         "announce", "expire", "program_changed", "wake_changed_programs",
                          "suspend", "resolve", "sweep",
-                         "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "offer_turn", "fold", "recount",
-                         "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
-                         "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
+                         "declare_queue", "declare_budget", "take_budget", "limited", "next_claim_at", "yield_to_waiting_worker", "maintain_limits", "recount",
+                         "declare_schedules", "stale_schedules", "due_schedules", "tick", "tick_many", "schedule_failed",
+                         "record", "history", "spawn", "outcomes", "collect_outcomes", "signal", "receive", "first_over", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue_flow", "publish", "subscribe", "unsubscribe", "chunks",
-                           "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "fork", "pause", "resume", "change_setting",
+                           "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "undo", "fork", "pause", "resume", "change_setting",
                            "reap", "expire", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
-                           "set_limit", "reset_limit", "set_budget", "recount", "fold",
+                           "set_limit", "reset_limit", "set_budget", "recount", "maintain_limits",
                            "resolve", "sweep", "signal",
                            "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill"]
   }';
@@ -57,7 +57,7 @@ begin
     execute format('revoke all on all tables in schema faultline from %I', role_name);
     execute format('revoke all on schema faultline from %I', role_name);
     execute format('grant usage on schema faultline to %I', role_name);
-    execute format('grant select on faultline.jobs, faultline.migrations, faultline.settings to %I', role_name);
+    execute format('grant select on faultline.jobs, faultline.settings to %I', role_name);
     for verb in select jsonb_array_elements_text(verbs -> role_name) loop
       for signature in
         select p.oid::regprocedure::text

@@ -18,7 +18,6 @@ from faultline.core.host import Host
 from faultline.core.settings import whole
 from faultline.store.answer import Answer, unanswered
 from faultline.store.async_pool import AsyncPool
-from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, aconnect, is_full
 from faultline.store.deadline import Deadline, auntil
 from faultline.store.facts import FACTS, Facts, read_clock, read_facts
@@ -26,7 +25,16 @@ from faultline.store.joining.joined import AsyncJoined
 from faultline.store.lending import Loan, Terms
 from faultline.store.pools import AsyncPools
 from faultline.store.room import Room
-from faultline.store.surroundings import about_session, nothing_prepared, set_again, taken_over
+from faultline.store.servers import HISTORY, servers_of
+from faultline.store.surroundings import (
+    CLEAN_SECONDS,
+    about_session,
+    cleaning,
+    nothing_prepared,
+    renewed,
+    set_again,
+    taken_over,
+)
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import is_simulated, wire
 
@@ -71,6 +79,8 @@ class AsyncDatabase:
         #: May be shared with another client of the same database.
         self.time = DatabaseTime(self.host.monotonic, self.host.seconds)
         self._for_worker = for_worker
+        #: A server that only reads is of no use, as for everything but commands and screens that show something.
+        self.writes = for_worker
         self._direct = False
         self._pools = AsyncPools(self._new_pool)
         self._facts: Facts | None = None
@@ -141,8 +151,7 @@ class AsyncDatabase:
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             self._prepares = self._prepares and not answer.unprepared
             if not answer.rolled_back:
-                self.reconnects += 1
-                await pool.drop_idle(but_the_living=answer.losses == 1 and not answer.silent)
+                await self.drop_idle(but_the_living=answer.losses == 1 and not answer.silent)
         raise AssertionError("the last send either answers or raises")
 
     async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], answer: Answer) -> Rows:
@@ -175,6 +184,11 @@ class AsyncDatabase:
             with nothing_prepared(connection):
                 yield connection
 
+    async def drop_idle(self, *, but_the_living: bool) -> None:
+        """Close the idle connections after one was lost: see `AsyncPool.drop_idle`."""
+        self.reconnects += 1
+        await self._open_pool().drop_idle(but_the_living=but_the_living)
+
     async def shrink(self) -> None:
         """Close connections that have been idle for some time."""
         pool = self._pools.existing()
@@ -190,15 +204,27 @@ class AsyncDatabase:
         return Deadline(self._timeout, self.host.monotonic)
 
     async def _open(self, deadline: Deadline) -> psycopg.AsyncConnection:
-        connection = await aconnect(self.dsn, self.host, deadline, self._name)
+        connection = await aconnect(self.dsn, self.host, deadline, self._name, writes=self.writes)
         try:
             async with auntil(connection, deadline.within(self._answer_seconds)):
                 cursor = await connection.execute(about_session(connection, for_worker=self._for_worker))
                 self._direct = taken_over(connection, await cursor.fetchone())
+                if self._for_worker and not is_simulated(connection):
+                    await self._judge_history(connection)
         except BaseException:  # being cancelled counts
             await connection.close()
             raise
         return connection
+
+    async def _judge_history(self, connection: psycopg.AsyncConnection) -> None:
+        """Raises `OlderServer`."""
+        try:
+            cursor = await connection.execute(HISTORY, prepare=False)
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error:
+            return  # the schema is missing, or this kind of server does not say it: there is nothing to compare
+        servers_of(self.dsn).judge(connection, await cursor.fetchone())
 
     async def _clean(self, connection: psycopg.AsyncConnection) -> psycopg.AsyncConnection | None:
         """Reset a connection. None: the reset failed, and the connection is closed."""
@@ -225,7 +251,10 @@ class AsyncDatabase:
 
     def _new_pool(self) -> AsyncPool:
         terms = self._terms or Terms(Room(self._connections_max), self._connect_seconds, self._connect_seconds)
-        return AsyncPool(self._open, self._clean, terms, self.host.monotonic)
+        return AsyncPool(self._open, self._clean, terms, self.host.monotonic, self._is_current)
+
+    def _is_current(self, connection: psycopg.AsyncConnection) -> bool:
+        return not self._for_worker or is_simulated(connection) or servers_of(self.dsn).is_current(connection)
 
 
 @contextlib.asynccontextmanager

@@ -29,6 +29,7 @@ class AsyncPool:
     """For the tasks of one event loop.
 
     `connect` opens a connection within a deadline, ready for use. `clean` resets one that was lent; None: the reset failed.
+    `is_current`: its server is still the one to use.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class AsyncPool:
         clean: Callable[[psycopg.AsyncConnection], Awaitable[psycopg.AsyncConnection | None]],
         terms: Terms,
         monotonic: Callable[[], float] = time.monotonic,
+        is_current: Callable[[psycopg.AsyncConnection], bool] = lambda _: True,
     ) -> None:
         self._connect = connect
         self._clean = clean
         self._terms = terms
         self._monotonic = monotonic
+        self._is_current = is_current
         self.idle: Idle[psycopg.AsyncConnection] = Idle(monotonic)
         #: Held by a statement that takes long.
         self.long = asyncio.Semaphore(1)
@@ -121,13 +124,21 @@ class AsyncPool:
 
     async def _take(self, deadline: Deadline) -> psycopg.AsyncConnection:
         patience: Patience | None = None
-        while (connection := self.idle.take()) is None:
+        while (connection := await self._take_idle()) is None:
             patience = patience or Patience(self._monotonic, deadline.within(self._terms.connect_seconds))
             try:
                 return await self._connect(deadline)
             except psycopg.OperationalError as error:
                 await patience.apause(error)
         return connection
+
+    async def _take_idle(self) -> psycopg.AsyncConnection | None:
+        """Look at the socket first: after a restart or a promotion, connections have ended without being used."""
+        while (connection := self.idle.take()) is not None:
+            if is_quiet(connection) and self._is_current(connection):
+                return connection
+            await connection.close()
+        return None
 
     async def _put(self, connection: psycopg.AsyncConnection) -> None:
         if self._closed or not is_reusable(connection):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import re
@@ -15,12 +16,13 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from faultline.core.dsn import LiveDsn, current
+from faultline.core.dsn import LiveDsn, current, latest
 from faultline.core.forks import keep_from_forks
 from faultline.store.deadline import BoundedConnection, Deadline
+from faultline.store.servers import servers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from faultline.core.host import Host
 
@@ -51,15 +53,36 @@ class NoConnection(psycopg.OperationalError):
     """No connection could be had in time. Nothing was sent."""
 
 
+class InvalidDsn(psycopg.ProgrammingError):
+    """libpq or psycopg cannot read the DSN. The message may quote it, with its password."""
+
+
+@contextlib.contextmanager
+def reading_dsn() -> Iterator[None]:
+    """What psycopg raises here about its use is about the DSN. Elsewhere the same class is about a statement."""
+    try:
+        yield
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is not None or isinstance(error, InvalidDsn):
+            raise
+        raise InvalidDsn(str(error)) from None
+
+
 def is_full(message: str) -> bool:
     return _FULL.search(message) is not None
 
 
-def options(dsn: str, deadline: Deadline, name: str = NAME) -> dict[str, Any]:
-    """The options to add to the DSN. Each host gets its share of the time, so that the last one is tried as well."""
+def options(dsn: str, deadline: Deadline, name: str = NAME, *, writes: bool = False) -> dict[str, Any]:
+    """The options to add to the DSN. Each host gets its share of the time, so that the last one is tried as well.
+
+    `writes`: take no server that only reads, unless the DSN or PGTARGETSESSIONATTRS says otherwise. Behind one address for
+    several servers, a standby may answer. From PostgreSQL 14 on, the server says it unasked.
+    """
     named = conninfo_to_dict(dsn)
     # libpq uses the name only where neither the DSN nor PGAPPNAME gives one.
     defaults = {**_DEFAULTS, "fallback_application_name": name}
+    if writes and not os.environ.get("PGTARGETSESSIONATTRS"):
+        defaults["target_session_attrs"] = "read-write"
     chosen = {option: value for option, value in defaults.items() if option not in named}
     given = named.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
     try:
@@ -87,29 +110,41 @@ def url_of(dsn: str) -> str:
     return f"postgresql+psycopg://{login}/{database}{'?' if query else ''}{query}"
 
 
-def connect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> BoundedConnection:
-    words = {**_SESSION, **options(dsn, deadline, name)}
-    if host.connect is not None:
-        made: BoundedConnection = host.connect(_now(dsn), **words)
-        return made
-    if deadline.seconds is None:
-        return keep_from_forks(BoundedConnection.connect(_now(dsn), **words))
-    return keep_from_forks(_Opening(dsn, words).within(deadline))
+def connect(dsn: str, host: Host, deadline: Deadline, name: str = NAME, *, writes: bool = False) -> BoundedConnection:
+    with reading_dsn():
+        words = {**_SESSION, **options(dsn, deadline, name, writes=writes)}
+        if host.connect is not None:
+            made: BoundedConnection = host.connect(_now(dsn), **words)
+            return made
+        if deadline.seconds is None:
+            opened = BoundedConnection.connect(_now(dsn), **words)
+        else:
+            opened = _Opening(dsn, words).within(deadline)
+    servers_of(dsn).answer(opened)
+    return keep_from_forks(opened)
 
 
-async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> psycopg.AsyncConnection:
-    words = {**_SESSION, **options(dsn, deadline, name)}
+async def aconnect(
+    dsn: str, host: Host, deadline: Deadline, name: str = NAME, *, writes: bool = False
+) -> psycopg.AsyncConnection:
+    with reading_dsn():
+        words = {**_SESSION, **options(dsn, deadline, name, writes=writes)}
     scope = asyncio.timeout(deadline.left)
     try:
         async with scope:
             # In a thread: it may ask a vault over the network.
-            now = await asyncio.to_thread(_now, dsn) if isinstance(dsn, LiveDsn) else dsn
-            opened: psycopg.AsyncConnection = await (host.aconnect or psycopg.AsyncConnection.connect)(now, **words)
-            return keep_from_forks(opened)
+            now = await asyncio.to_thread(_now, dsn) if isinstance(dsn, LiveDsn) else _now(dsn)
+            with reading_dsn():
+                if host.aconnect is not None:
+                    return keep_from_forks(await host.aconnect(now, **words))
+                opened = await psycopg.AsyncConnection.connect(now, **words)
     except TimeoutError as error:
         if not scope.expired():
             raise
+        servers_of(dsn).give_up(latest(dsn))
         raise too_late(deadline) from error
+    servers_of(dsn).answer(opened)
+    return keep_from_forks(opened)
 
 
 class Patience:
@@ -166,15 +201,20 @@ class _Opening(threading.Thread):
                 if self._opened.done():
                     return self._opened.result()
                 self._given_up = True
+            servers_of(self._dsn).give_up(latest(self._dsn))
             raise too_late(deadline) from error
 
 
 def _now(dsn: str) -> str:
-    """A function that cannot give the DSN is as a server that cannot be reached: it is asked again."""
+    """The DSN, with the host first that answered last.
+
+    A function that cannot give the DSN is as a server that cannot be reached: it is asked again.
+    """
     try:
-        return current(dsn)
+        now = current(dsn)
     except Exception as error:
         raise NoConnection(f"the function that gives the DSN raised {type(error).__name__}: {error}") from error
+    return servers_of(dsn).arranged(now)
 
 
 def too_late(deadline: Deadline) -> NoConnection:

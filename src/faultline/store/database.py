@@ -18,7 +18,6 @@ from faultline.core.database_time import DatabaseTime
 from faultline.core.host import Host
 from faultline.core.settings import whole
 from faultline.store.answer import Answer, unanswered
-from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, connect, is_full
 from faultline.store.deadline import Deadline, until
 from faultline.store.facts import FACTS, Facts, read_clock, read_facts
@@ -27,7 +26,16 @@ from faultline.store.lending import Loan, Terms
 from faultline.store.pool import Pool
 from faultline.store.pools import Pools
 from faultline.store.room import Room
-from faultline.store.surroundings import about_session, nothing_prepared, set_again, taken_over
+from faultline.store.servers import HISTORY, servers_of
+from faultline.store.surroundings import (
+    CLEAN_SECONDS,
+    about_session,
+    cleaning,
+    nothing_prepared,
+    renewed,
+    set_again,
+    taken_over,
+)
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import is_simulated, wire
 
@@ -72,6 +80,8 @@ class Database:
         #: May be shared with another client of the same database.
         self.time = DatabaseTime(self.host.monotonic, self.host.seconds)
         self._for_worker = for_worker
+        #: A server that only reads is of no use, as for everything but commands and screens that show something.
+        self.writes = for_worker
         self._direct = False
         self._pools = Pools(self._new_pool)
         self._facts: Facts | None = None
@@ -140,8 +150,7 @@ class Database:
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             self._prepares = self._prepares and not answer.unprepared
             if not answer.rolled_back:
-                self.reconnects += 1
-                pool.drop_idle(but_the_living=answer.losses == 1 and not answer.silent)
+                self.drop_idle(but_the_living=answer.losses == 1 and not answer.silent)
         raise AssertionError("the last send either answers or raises")
 
     def _send(self, connection: psycopg.Connection, statement: Statement[Any], answer: Answer) -> Rows:
@@ -174,6 +183,11 @@ class Database:
             with nothing_prepared(connection):
                 yield connection
 
+    def drop_idle(self, *, but_the_living: bool) -> None:
+        """Close the idle connections after one was lost: see `AsyncPool.drop_idle`."""
+        self.reconnects += 1
+        self._open_pool().drop_idle(but_the_living=but_the_living)
+
     def shrink(self) -> None:
         """Close connections that have been idle for some time."""
         pool = self._pools.existing()
@@ -189,15 +203,27 @@ class Database:
         return Deadline(self._timeout, self.host.monotonic)
 
     def _open(self, deadline: Deadline) -> psycopg.Connection:
-        connection = connect(self.dsn, self.host, deadline, self._name)
+        connection = connect(self.dsn, self.host, deadline, self._name, writes=self.writes)
         try:
             with until(connection, deadline.within(self._answer_seconds)):
                 cursor = connection.execute(about_session(connection, for_worker=self._for_worker))
                 self._direct = taken_over(connection, cursor.fetchone())
+                if self._for_worker and not is_simulated(connection):
+                    self._judge_history(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _judge_history(self, connection: psycopg.Connection) -> None:
+        """Raises `OlderServer`."""
+        try:
+            cursor = connection.execute(HISTORY, prepare=False)
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error:
+            return  # the schema is missing, or this kind of server does not say it: there is nothing to compare
+        servers_of(self.dsn).judge(connection, cursor.fetchone())
 
     def _clean(self, connection: psycopg.Connection) -> psycopg.Connection | None:
         """Reset a connection. None: the reset failed, and the connection is closed."""
@@ -224,7 +250,10 @@ class Database:
 
     def _new_pool(self) -> Pool:
         terms = self._terms or Terms(Room(self._connections_max), self._connect_seconds, self._connect_seconds)
-        return Pool(self._open, self._clean, terms, self.host.monotonic)
+        return Pool(self._open, self._clean, terms, self.host.monotonic, self._is_current)
+
+    def _is_current(self, connection: psycopg.Connection) -> bool:
+        return not self._for_worker or is_simulated(connection) or servers_of(self.dsn).is_current(connection)
 
 
 @contextlib.contextmanager

@@ -136,7 +136,7 @@ def _fault_with_path(value: object) -> str | None:
 
 
 def _fault(value: object, path: str = "") -> str | None:
-    where = path or "the value itself"
+    where = path or "it"
     match value:
         case str() if "\x00" in value:
             return f"{where} contains a NUL character, which PostgreSQL cannot store"
@@ -153,7 +153,8 @@ def _fault(value: object, path: str = "") -> str | None:
         case None | bool() | int() | float() | str() | orjson.Fragment():
             return None
         case _:
-            return f"{where} is a {type(value).__name__}"
+            name = type(value).__name__
+            return f"{where} is {'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _fault_in_dict(value: dict[Any, Any], path: str) -> str | None:

@@ -30,6 +30,7 @@ class Pool:
     """For threads.
 
     `connect` opens a connection within a deadline, ready for use. `clean` resets one that was lent; None: the reset failed.
+    `is_current`: its server is still the one to use.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class Pool:
         clean: Callable[[psycopg.Connection], psycopg.Connection | None],
         terms: Terms,
         monotonic: Callable[[], float] = time.monotonic,
+        is_current: Callable[[psycopg.Connection], bool] = lambda _: True,
     ) -> None:
         self._connect = connect
         self._clean = clean
         self._terms = terms
         self._monotonic = monotonic
+        self._is_current = is_current
         self.idle: Idle[psycopg.Connection] = Idle(monotonic)
         #: Held by a statement that takes long.
         self.long = threading.Semaphore(1)
@@ -122,13 +125,21 @@ class Pool:
 
     def _take(self, deadline: Deadline) -> psycopg.Connection:
         patience: Patience | None = None
-        while (connection := self.idle.take()) is None:
+        while (connection := self._take_idle()) is None:
             patience = patience or Patience(self._monotonic, deadline.within(self._terms.connect_seconds))
             try:
                 return self._connect(deadline)
             except psycopg.OperationalError as error:
                 patience.pause(error)
         return connection
+
+    def _take_idle(self) -> psycopg.Connection | None:
+        """Look at the socket first: after a restart or a promotion, connections have ended without being used."""
+        while (connection := self.idle.take()) is not None:
+            if is_quiet(connection) and self._is_current(connection):
+                return connection
+            connection.close()
+        return None
 
     def _put(self, connection: psycopg.Connection) -> None:
         if self._closed or not is_reusable(connection):

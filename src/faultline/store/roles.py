@@ -54,7 +54,8 @@ async def _may_take(dsn: str, role: str) -> bool:
 
 
 async def _connect(dsn: str) -> psycopg.AsyncConnection:
-    return await psycopg.AsyncConnection.connect(dsn, **connecting.options(dsn, Deadline()))
+    with connecting.reading_dsn():
+        return await psycopg.AsyncConnection.connect(dsn, **connecting.options(dsn, Deadline()))
 
 
 def assumed(dsn: str, role: str, *, statement_seconds: float) -> str:

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from faultline.store.connecting import reading_dsn
 from faultline.store.install import migrate
 from faultline.store.translation import translated
 
@@ -28,7 +29,7 @@ def database(dsn: str, *, migrated: bool = True, template: str | None = None) ->
     copied = "template0" if template is None else str(conninfo_to_dict(template)["dbname"])
     # By copying files: the tables are small, and the usual way writes all of them to the log.
     how = sql.SQL("create database {} template {} strategy file_copy")
-    with translated(dsn):
+    with translated(dsn), reading_dsn():
         admin = psycopg.connect(dsn, autocommit=True)
     with admin as connection:
         with translated(dsn):

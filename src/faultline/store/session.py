@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import psycopg
+
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.store.connecting import CONNECT_SECONDS, connect, hosts
 from faultline.store.deadline import Deadline, until
+from faultline.store.servers import HISTORY, servers_of
 from faultline.store.surroundings import about_session, is_direct
 from faultline.store.translation import translated
-from faultline.store.wires import cut, is_reusable, wire
+from faultline.store.wires import cut, is_reusable, is_simulated, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import psycopg
 
     from faultline.store.statement import Statement
 
@@ -69,18 +70,35 @@ class WorkerSession:
 
     def connect(self) -> psycopg.Connection:
         connection = self._connection
+        if connection is not None and not self._is_current(connection):
+            self.close()
         if connection is None or connection.closed:
             with translated(self._dsn):
                 deadline = self._deadline(self._seconds * hosts(self._dsn))
-                connection = connect(self._dsn, self._host, deadline, session_name(self._lock_name))
+                connection = connect(self._dsn, self._host, deadline, session_name(self._lock_name), writes=True)
             self._connection, self.locked = connection, False
             self.reconnects += 1
             self.direct = self._run(connection, _set_up)
+            if not is_simulated(connection):
+                self._run(connection, self._judge_history)
         if self.direct and not self.locked:
             lock = "select pg_try_advisory_lock(faultline.worker_lock(%s))"
             row = self._run(connection, lambda c: c.execute(lock, (self._lock_name,)).fetchone())
             self.locked = bool(row and row[0])
         return connection
+
+    def _is_current(self, connection: psycopg.Connection) -> bool:
+        return is_simulated(connection) or servers_of(self._dsn).is_current(connection)
+
+    def _judge_history(self, connection: psycopg.Connection) -> None:
+        """Raises `OlderServer`: its answers about leases would be believed."""
+        try:
+            row = connection.execute(HISTORY).fetchone()
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error:
+            return  # this kind of server does not say it: there is nothing to compare
+        servers_of(self._dsn).judge(connection, row)
 
     def run(self, statement: Statement[T]) -> T:
         connection = self.connect()

@@ -47,7 +47,7 @@ def clocks_say(now: str, clock: str | None = None) -> str:
 #: Workers of other processes with a recent heartbeat, unless their session has ended.
 _STRANGERS = (
     "select format('%%s on %%s, process %%s', w.id, w.host, w.pid) from faultline.workers w"
-    " where (w.host, w.pid) <> (%s, %s) and w.beat_at > clock_timestamp() - interval '30 seconds'"
+    " where (w.host, w.pid) <> (%s, %s) and w.heartbeat_at > clock_timestamp() - interval '30 seconds'"
     " and not (w.watched and pg_try_advisory_xact_lock(faultline.worker_lock(w.id)))"
     " order by w.id"
 )
@@ -171,7 +171,7 @@ def due_queues(queue: str | None = None) -> Statement[list[str]]:
     return Statement(
         name="due_queues",
         sql=f"{_QUEUED} select q.name from queued q where case"
-        " when q.limited then faultline.next_turn(q.name) <= faultline.clock()"
+        " when q.limited then faultline.next_claim_at(q.name) <= faultline.clock()"
         " else exists (select from faultline.jobs j where j.queue = q.name and j.state = 'queued'"
         " and j.next_run_at <= faultline.now()) end order by q.name",
         params=(queue,),
@@ -186,8 +186,12 @@ def next_due(queue: str | None = None) -> Statement[datetime | None]:
         name="next_due",
         sql=f"{_QUEUED} select nullif(min(least("
         "(select min(j.next_run_at) from faultline.jobs j where j.queue = q.name and j.state = 'queued'"
-        " and (not q.limited or j.next_run_at > faultline.now())),"
-        " case when q.limited then faultline.next_turn(q.name) end)), '9999-01-01Z') from queued q",
+        " and (not q.limited or j.next_run_at > faultline.now())"
+        # A program that has changed would be tried again and again: other code has to come first.
+        " and (select e.event from faultline.journal e where e.job_id = j.id order by e.id desc limit 1)"
+        " is distinct from 'program_changed'),"
+        " case when q.limited then greatest(coalesce(faultline.next_claim_at(q.name), '9999-01-01Z'), faultline.clock()) end"
+        ")), '9999-01-01Z') from queued q",
         params=(queue,),
         read=value,
         repeatable=True,
@@ -201,7 +205,7 @@ def is_busy(worker_id: str, queues: list[str]) -> Statement[bool]:
         sql="select exists (select from faultline.jobs where queue = any(%s)"
         " and (state = 'queued' and next_run_at <= faultline.now() and queue not in (select faultline.limited(%s))"
         " or state = 'running' and split_part(owner, '/', 1) = %s))"
-        " or exists (select from faultline.limited(%s) q where faultline.next_turn(q) <= faultline.clock()"
+        " or exists (select from faultline.limited(%s) q where faultline.next_claim_at(q) <= faultline.clock()"
         " and exists (select from faultline.jobs where state = 'queued' and queue = q))",
         params=(queues, queues, worker_id, queues),
         read=value,

@@ -11,7 +11,7 @@ import psycopg
 
 from faultline.core import errors
 from faultline.core.settings import without_password
-from faultline.store.connecting import NoConnection
+from faultline.store.connecting import InvalidDsn, NoConnection
 from faultline.store.install import migrate, rights
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
         ):
             return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
-        case psycopg.ProgrammingError() if error.sqlstate is None:
+        case InvalidDsn():
             # Show neither the text nor libpq's quotes of it: we cannot tell where its password is.
             is_uri = dsn.startswith(("postgresql://", "postgres://"))
             about = _QUOTED.sub("", message) if is_uri or not _QUOTED_SIGN.search(message) else _NO_PAIRS
@@ -128,8 +128,8 @@ _DOCTOR = "run faultline doctor, which names the rights that this login lacks"
 _OF_SQLALCHEMY = re.compile(r"postgres(ql)?\+\w+://")
 _NO_PAIRS = "it does not begin with postgresql://, and a part of it is not NAME=VALUE"
 _DSN_FORM = (
-    "the text is not shown, as it may hold a password. Write postgresql://USER:PASSWORD@HOST/DATABASE, with %XX for special "
-    "signs in the password, or: host=HOST dbname=DATABASE user=USER password=PASSWORD"
+    "the text is not shown, as it may hold a password. Write postgresql://USER:PASSWORD@HOST/DATABASE, percent-encode "
+    "special characters of the password, or: host=HOST dbname=DATABASE user=USER password=PASSWORD"
 )
 
 

@@ -54,7 +54,16 @@ def is_quiet(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     """Whether an idle connection has received nothing: neither its end nor a last message of the server."""
     if not is_reusable(connection):
         return False
-    return is_simulated(connection) or not select.select([connection.fileno()], [], [], 0)[0]
+    return is_simulated(connection) or not _is_readable(connection.fileno())
+
+
+def _is_readable(wire: int) -> bool:
+    """Asked without waiting. `select` cannot watch a number above 1,023, and Windows has no `poll`."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([wire], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(wire, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def little() -> None:

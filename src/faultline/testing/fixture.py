@@ -34,6 +34,10 @@ class JobsUnderTest:
 
     def __enter__(self) -> Self:
         self._stack.enter_context(on_database(self.app, self.dsn))
+        wanted = self.app.subscriptions()
+        if wanted:
+            # As a worker does when it starts: what the test publishes gets its jobs.
+            self.app.database.run_all(wanted)
         return self
 
     def __exit__(self, *_: object) -> None:

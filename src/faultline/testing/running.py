@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import copy
 import functools
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def drain(
     """
     refuse_in_event_loop("drain", "await adrain(app)")
     drained = adrain(app, queue, concurrency=concurrency, advancing=advancing, timeout=timeout, test_database=test_database)
-    return asyncio.run(_closing(app, drained))
+    return _as_in_a_worker().run(asyncio.run, _closing(app, drained))
 
 
 async def adrain(
@@ -91,6 +92,7 @@ async def adrain(
     outside = _draining.set(True)
     try:
         async with within:
+            await declare_topics(app)
             return await _drain(app, queue, concurrency, advancing)
     except TimeoutError as error:
         if not within.expired():
@@ -110,6 +112,13 @@ def _refuse_unless_for_tests(name: str) -> None:
         )
 
 
+async def declare_topics(app: Faultline) -> None:
+    """Store the subscriptions of the tasks, as a worker does when it starts: what is published from now on gets its jobs."""
+    wanted = app.subscriptions()
+    if wanted:
+        await asyncio.to_thread(app.database.run_all, wanted)
+
+
 async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing: FrozenTime | None) -> Drained:
     ends: Counter[str] = Counter()
     errors: list[str] = []
@@ -118,7 +127,7 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
         ends.update(reaped.state for reaped in await _ask(app, verbs.reap()) if reaped.state is JobState.FAILED)
         expired = await _ask(app, verbs.expire())
         ends[JobState.CANCELLED] += len(expired)
-        await _resolve(app)
+        await asyncio.to_thread(resolve_all, app)
         queues = await _ask(app, testing.due_queues(queue))
         if queues:
             worker_id = await _work(app, queues, concurrency)
@@ -133,11 +142,11 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
             return Drained(*counts, tuple(errors), tuple(changed))
 
 
-async def _resolve(app: Faultline) -> None:
+def resolve_all(app: Faultline) -> None:
     """Wake the jobs of flows that can go on, and cancel children that are to be. Workers do so about once a second."""
     while True:
-        resolved = await _ask(app, verbs.resolve())
-        sweeps_left = await _ask(app, verbs.sweep())
+        resolved = app.database.run(verbs.resolve())
+        sweeps_left = app.database.run(verbs.sweep())
         if not resolved.woken and not resolved.left_over and not sweeps_left:
             return
 
@@ -243,6 +252,17 @@ async def _closing(app: Faultline, running: Coroutine[Any, Any, T]) -> T:
     finally:
         if "async_database" in vars(app):
             await app.async_database.close()
+
+
+def _as_in_a_worker() -> contextvars.Context:
+    """Jobs have no context variables of the test. With those of asgiref, below `sync_to_async(drain)`, the blocking code of
+    async jobs would go to the thread that waits here for the jobs; what must wait for that thread is refused by asgiref.
+    """
+    context = contextvars.Context()
+    asgiref = sys.modules.get("asgiref.sync")
+    if asgiref is not None and asgiref.SyncToAsync.deadlock_context.get(False):
+        context.run(asgiref.SyncToAsync.deadlock_context.set, True)
+    return context
 
 
 def _blocking(start: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -8,6 +8,10 @@ from faultline.values.annotations import annotated as annotated
 from faultline.values.annotations import is_read as is_read
 from faultline.values.annotations import name_of as name_of
 from faultline.values.annotations import returned as returned
+from faultline.values.exceptions import Classes as Classes
+from faultline.values.exceptions import full_name as full_name
+from faultline.values.exceptions import read_exception as read_exception
+from faultline.values.exceptions import write_exception as write_exception
 from faultline.values.reading import Misfit as Misfit
 from faultline.values.reading import Read as Read
 from faultline.values.reading import reader as reader

@@ -66,12 +66,26 @@ def _as_stored_number(value: float) -> float | int:
 
 
 def digest(*values: Any) -> str | None:
-    """A digest of arguments; None if they have parts that JSON cannot hold, and cannot be compared."""
+    """A digest of arguments, tuples of them and dicts. One that JSON cannot hold is not compared; None if that is all."""
+    text = _compared(list(values))
+    if text is None:
+        # A function of the program's own is often given the job itself, and the others tell one call from another.
+        text = _compared([_each(value) for value in values])
+    return None if text is None else digest_of([text])
+
+
+def _each(value: Any) -> Any:
+    """Of several arguments, those that can be compared."""
+    if isinstance(value, dict):
+        return {str(name): digest(one) for name, one in value.items()}
+    return [digest(one) for one in value] if isinstance(value, tuple) else NotImplemented
+
+
+def _compared(value: Any) -> bytes | None:
     try:
-        text = orjson.dumps(as_stored(plain(list(values), brief=True)), option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(as_stored(plain(value, brief=True)), option=orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError, RecursionError):
         return None
-    return digest_of([text])
 
 
 def digest_of(parts: Iterable[bytes]) -> str:

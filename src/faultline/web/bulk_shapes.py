@@ -57,4 +57,7 @@ class ChangedJobs(BaseModel):
     preview: bool
     jobs: int = Field(description="How many jobs were changed, or would be.")
     at_least: bool = Field(description="There may be more: only the newest were searched.")
+    refused: int = Field(
+        default=0, description="How many match and were not retried, since that cannot help. `retry` of one says why."
+    )
     next_cursor: str | None = Field(description="Where to continue; null when there are no more.")

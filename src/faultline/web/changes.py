@@ -140,7 +140,7 @@ class Changes:
 
     async def run(self) -> None:
         """Runs as long as the server."""
-        notifier = Notifier(self._databases.read, on_work=lambda *_: self._hint.set(), on_cancel=lambda _: self._hint.set())
+        notifier = Notifier(self._databases.read, on_work=lambda _: self._hint.set(), on_cancel=lambda _: self._hint.set())
         listening = asyncio.create_task(notifier.run())
         try:
             while True:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from faultline.core.errors import DatabaseUnavailable, Unprepared
+from faultline.core.errors import DatabaseUnavailable, SetupError
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.verbs import access
 from faultline.web.access import is_loopback
@@ -82,7 +82,7 @@ def server(
     """
     has_keys = run_apart(_may_have_keys(dsn, limits or Limits()))
     if not has_keys and not keys_later and not is_loopback(host):
-        raise Unprepared(
+        raise SetupError(
             f"there are no API keys, so everyone who reaches {host} could do anything. Create one with `faultline api-keys "
             "create NAME --scope read`, or listen on 127.0.0.1"
         )

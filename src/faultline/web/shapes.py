@@ -288,6 +288,12 @@ class Why(Asked):
     reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
 
+class WhyCancelled(Why):
+    """How a job is cancelled."""
+
+    undo: bool = Field(default=False, description="Undo its open sagas first, and those of its children.")
+
+
 class Changed(BaseModel):
     id: UUID
     state: JobState

@@ -73,14 +73,14 @@ class Announcing:
                 events.emit("announce_failed", worker=self._worker_id, error=str(error))
             await asyncio.sleep(pause)
 
-    async def try_changed(self) -> None:
+    async def wake_changed_programs(self) -> None:
         """Make jobs due that stopped because their program did not fit other code. Once: this code is there from now on."""
         # Only a program that takes its job makes calls, and has a history that code may not fit.
         tasks = sorted(name for name, task in self._tasks.items() if task.takes_job)
         if not tasks:
             return
         try:
-            tried = await self._database.run(verbs.try_changed(self._queues, tasks, code_digest(self._tasks)))
+            tried = await self._database.run(verbs.wake_changed_programs(self._queues, tasks, code_digest(self._tasks)))
         except Exception as error:  # noqa: BLE001 - they are tried in their time
             events.emit("changed_programs_not_tried", worker=self._worker_id, error=str(error))
         else:

@@ -11,6 +11,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.outcomes import Outcome
+from faultline.app.unawaited import never_awaited, of_batch
 from faultline.core.running import running
 from faultline.worker.endings import TimedOut
 from faultline.worker.hold import LEAVE_SECONDS
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from faultline.app.attempt import Attempt
     from faultline.app.batch import Batch
     from faultline.app.tasks import Task
+    from faultline.app.unawaited import Pending
     from faultline.worker.hold import Hold
     from faultline.worker.stop import Stop
     from faultline.worker.threads import Threads
@@ -44,6 +46,8 @@ class _Gathering:
         self.members: list[_Member] = []
         self.timer: asyncio.TimerHandle | None = None
         self.running: asyncio.Task[None] | None = None
+        #: Calls that its function made and has not awaited.
+        self.unawaited: set[Pending[Any]] = set()
 
 
 class BatchCalls:
@@ -91,6 +95,7 @@ class BatchCalls:
         if gathering.members and gathering.running is None:
             context = copy_context()
             context.run(running.set, None)  # it is not one job that runs here
+            context.run(of_batch.set, gathering.unawaited)
             gathering.running = asyncio.get_running_loop().create_task(self._run(gathering), context=context)
 
     async def _run(self, gathering: _Gathering) -> None:
@@ -129,6 +134,10 @@ class BatchCalls:
         raised, value = call.result()
         if raised:
             raise value
+        if gathering.unawaited:
+            await asyncio.sleep(0)  # what was given to asyncio tasks begins
+        if gathering.unawaited:
+            raise never_awaited(gathering.unawaited, ", so it did not run")
         return value
 
     async def _abandon(self, gathering: _Gathering, call: asyncio.Future[Any]) -> None:

@@ -47,6 +47,8 @@ _STOP_SECONDS, _BLOCKED_STOP_SECONDS = 20.0, 3.0
 #: A worker whose loop ticks reports within this time after a signal that it stops.
 _SAY_SO_SECONDS = 2.0
 _CALM_SECONDS = 30.0
+#: How long a killed process may take to be gone.
+_DEATH_SECONDS = 5.0
 _KILLED = "the process was killed"
 
 
@@ -65,7 +67,8 @@ class Settings:
     grace_seconds: float
     #: The process runs only the worker, so the companion may kill it.
     owns_process: bool
-    logs: bool
+    #: None: it logs nothing.
+    logs: events.LogForm | None
 
 
 class Companion:
@@ -101,7 +104,7 @@ class Companion:
         held_for = now - max(shared.watch_at, self._counts_from)
         blocked_for = now - max(shared.loop_at, self._counts_from)
         self._blocked = blocked_for > _BLOCKED_SECONDS
-        overdue = self._blocked and blocked_for > shared.silence_allowed()
+        overdue = self._blocked and blocked_for > shared.blocking_allowed()
         self._held = held_for > _HELD_SECONDS and not overdue
         if self._held or self._blocked:
             self._wanted.set()
@@ -112,7 +115,7 @@ class Companion:
             tasks, job_ids = self._running()
             seconds = round(now - shared.loop_at, 1)
             worker, pid = self._settings.worker, self._settings.parent
-            events.emit("loop_silent", worker=worker, pid=pid, seconds=seconds, tasks=tasks, job_ids=job_ids)
+            events.emit("event_loop_blocked", worker=worker, pid=pid, seconds=seconds, tasks=tasks, job_ids=job_ids)
         elif not self._blocked:
             self._blocked_logged = self._overdue_logged = False
         self._see_to_stop(now)
@@ -148,15 +151,36 @@ class Companion:
             action = _KILLED if self._settings.owns_process else "leases are not renewed any more"
             (tasks, job_ids), seconds = self._running(), round(seconds, 1)
             worker, pid = self._settings.worker, self._settings.parent
-            events.emit("loop_overdue", worker=worker, pid=pid, seconds=seconds, tasks=tasks, job_ids=job_ids, action=action)
+            events.emit(
+                "event_loop_timeout", worker=worker, pid=pid, seconds=seconds, tasks=tasks, job_ids=job_ids, action=action
+            )
 
         if self._settings.owns_process:
-            self._end()
+            self._end(blocked_seconds=seconds)
 
-    def _end(self) -> None:
+    def _end(self, *, blocked_seconds: float | None = None) -> None:
         if os.getppid() == self._settings.parent:
             os.kill(self._settings.parent, signal.SIGKILL)
+            if blocked_seconds is not None:
+                with contextlib.suppress(Exception):  # then its jobs are reaped, as after any crash
+                    self._release_or_fail(blocked_seconds)
         os._exit(0)
+
+    def _release_or_fail(self, seconds: float) -> None:
+        """The process is gone, and it is known which job blocked its loop: its attempt has failed, and what ran beside it is
+        given back at once. Nobody else could tell them apart: the next worker would run all of them together again.
+        """
+        serial, since = self._shared.blocker
+        if not serial or since > self._shared.loop_at + 2 * _BLOCKED_SECONDS or self._monotonic() - since < 2 * LOOK_SECONDS:
+            return  # another one was there before: the loop may only have had too much to do
+        over_at = self._monotonic() + _DEATH_SECONDS
+        while os.getppid() == self._settings.parent and not is_stopped(self._settings.parent):
+            if self._monotonic() > over_at:
+                return
+            time.sleep(0.01)
+        from faultline.worker.rescue import Rescue  # noqa: PLC0415 - as in `_help`
+
+        Rescue(self._dsn, self._settings.worker, self._shared, self._monotonic).release_or_fail(serial, seconds)
 
     def _running(self) -> tuple[str, str]:
         """The started tasks and jobs."""
@@ -222,8 +246,8 @@ def main() -> None:
     # Unbuffered: a buffer could swallow the last line, which the loop below waits for in the pipe.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as said:
         settings = Settings(**json.loads(said.readline()))
-    if settings.logs:
-        events.log_events()
+    if settings.logs is not None:
+        events.log_events(form=settings.logs)
     shared = Shared(settings.memory, settings.capacity)
     companion = Companion(settings, shared)
     if settings.health is not None:

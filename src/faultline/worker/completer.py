@@ -65,7 +65,7 @@ _VERBS: dict[type[Ending], str] = {
     Failed: "fail",
     Released: "release",
     Suspended: "suspend",
-    StartedOver: "start_again",
+    StartedOver: "continue_as_new",
 }
 
 
@@ -397,7 +397,7 @@ def _count(written: list[Ending]) -> None:
             case Failed(failure=failure) if failure.then == "cancel":
                 pass
             case Failed(is_final=False):
-                counts.retried += 1
+                counts.rescheduled += 1
             case Failed():
                 counts.failed += 1
 
@@ -417,4 +417,4 @@ def statement_for(endings: list[Ending], *, claims: bool = False) -> Statement[U
         case Suspended():
             return verbs.suspend(leases, [ending.waits for ending in endings if isinstance(ending, Suspended)])
         case StartedOver():
-            return verbs.start_again(leases, [ending.args for ending in endings if isinstance(ending, StartedOver)])
+            return verbs.continue_as_new(leases, [ending.args for ending in endings if isinstance(ending, StartedOver)])

@@ -66,5 +66,11 @@ Ending = Completed | Failed | Released | Suspended | StartedOver
 
 def unstorable(hold: Hold, why: str) -> Failed:
     """Final: the task has done its work. Another attempt would do it again and fail again."""
+    return Failed(hold, Failure(unstorable_text(why), then="fail"))
+
+
+def unstorable_text(why: str) -> str:
     advice = "Return a small JSON value, and keep large or binary results elsewhere"
-    return Failed(hold, Failure(f"its result cannot be stored: {storable(why)}. {advice}", then="fail"))
+    # "result of charge cannot be stored as JSON: …" says so itself.
+    said = why if why.startswith("result of ") and "cannot be stored" in why else f"its result cannot be stored: {why}"
+    return f"{storable(said)}. {advice}"

@@ -6,13 +6,13 @@ import asyncio
 import inspect
 import threading
 from contextvars import Context, copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.attempt import TIMED_OUT, Attempt
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.core import events, forks
+from faultline.core.bounds import ARGS_BYTES_MAX
 from faultline.core.model import Reason
 from faultline.core.running import running
 from faultline.flow.ending import RunEnded
@@ -24,6 +24,7 @@ from faultline.worker.flow_judge import FlowJudge
 from faultline.worker.hold import LEAVE_SECONDS
 from faultline.worker.judge import Judge
 from faultline.worker.services import cancel
+from faultline.worker.task_answers import Returned, value_of
 from faultline.worker.task_processes import TaskProcesses, cpus
 from faultline.worker.threads import Threads
 
@@ -72,6 +73,7 @@ class Executor:
         self._unstarted = unstarted
         self._stop = stop
         self._judge = Judge(app.host, stop)
+        self._args_bytes_max = ARGS_BYTES_MAX
         self._flows = FlowJudge(self._judge, databases.engine, app.tasks, app.host.chance)
         self._threads = Threads()
         self._batches = BatchCalls(self._threads, stop, self.seen)
@@ -103,6 +105,13 @@ class Executor:
 
     def know(self, facts: Facts) -> None:
         self._judge.result_bytes_max = facts.result_bytes_max
+        self._args_bytes_max = facts.args_bytes_max
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        if self._processes is not None:
+            self._processes.result_bytes_max = self._judge.result_bytes_max
+            self._processes.args_bytes_max = self._args_bytes_max
 
     def wrap(self, middleware: list[Callable[..., Any]]) -> None:
         """Put this around every attempt."""
@@ -210,7 +219,7 @@ class Executor:
         raised: BaseException | None = None
         try:
             lease = hold.lease
-            if lease.mark_start and not await self._marks.mark(hold):
+            if lease.needs_start_record and not await self._marks.mark(hold):
                 return
             began_at = self._monotonic()
             shared = self._leases.shared
@@ -234,11 +243,11 @@ class Executor:
             try:
                 result = await self._call(hold, task)
                 ending = Completed(hold, "null")
-                if result is not None or task.results.are_read:
-                    ending = self._judge.returned(hold, task, result)
+                if result is not None or task.results.are_read or hold.unawaited:
+                    ending = self._judge.returned(await _begun(hold), task, result)
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
                 raised = error
-                ending = self._raised(hold, task, error, runner)
+                ending = await self._raised(hold, task, error, runner)
             _reset_running(outside)
             if hold.job is not None and hold.job.program is not None:
                 ending = await self._flows.judged(hold, task, hold.job.program, ending, raised)
@@ -255,10 +264,12 @@ class Executor:
             if not self._left or hold not in self._left:
                 self._end(hold, ending, raised)
 
-    def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException, runner: asyncio.Task[Any]) -> Ending | None:
+    async def _raised(
+        self, hold: Hold, task: Task[..., Any], error: BaseException, runner: asyncio.Task[Any]
+    ) -> Ending | None:
         if self.observers is not None and hold not in self._left:
             hold.raised = error
-        return self._judge.raised(hold, task, error, first=runner not in self._reused)
+        return self._judge.raised(await _begun(hold), task, error, first=runner not in self._reused)
 
     def _end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
         if hold.generation != forks.generation:
@@ -348,7 +359,7 @@ class Executor:
             if scope.expired():
                 # With the frames of the cancelled call: they say where the task was when its time was over.
                 cut = None if error.__cause__ is None else error.__cause__.__traceback__
-                raise TimedOut(f"timed out after {limit:g} s").with_traceback(cut) from error
+                raise TimedOut(f"timed out after {limit:g} s").with_traceback(cut) from None
             raise
         finally:
             late.cancel()
@@ -371,11 +382,13 @@ class Executor:
         if processes is None:
             size, tasks = self.task_processes or cpus(), self._app.tasks.values()
             self._processes = processes = TaskProcesses(size, tasks, ahead=not self._around)
+            self._set_limits()
         if not self._around:
             return await processes.run(hold, task, limit, source)
         async with processes.one(source) as process:
-            run = partial(processes.run_in, process, hold, task, limit, source)
-            call = chained(self.seen(hold), run, self._around)
+            call = chained(
+                self.seen(hold), lambda: _read(processes.run_in(process, hold, task, limit, source), task), self._around
+            )
             return await (call if limit is None else self._within(limit, call, hold))
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
@@ -404,6 +417,12 @@ class Executor:
                 job.abandon(over)
 
 
+async def _read(call: Awaitable[Any], task: Task[..., Any]) -> Any:
+    """The value itself, for middleware."""
+    found = await call
+    return value_of(found, task) if isinstance(found, Returned) else found
+
+
 def _run_in_thread(job: BlockingJob | None, task: Task[..., Any], lease: Lease) -> Any:
     if job is None:
         return task.fn(**lease.args)
@@ -420,6 +439,13 @@ def _drop(hold: Hold, ending: Ending | None) -> None:
     if hold.completed and isinstance(ending, Failed):
         lease, error = hold.lease, ending.failure.error[:500]
         events.emit("failed_after_completion", job_id=lease.job_id, task=lease.task, token=lease.fencing_token, error=error)
+
+
+async def _begun(hold: Hold) -> Hold:
+    """Let the calls begin that the task gave to asyncio tasks at its very end: they are not forgotten."""
+    if hold.unawaited:
+        await asyncio.sleep(0)
+    return hold
 
 
 def _has_changed(context: Context) -> bool:
@@ -439,7 +465,7 @@ async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> An
     except (Exception, RunEnded) as error:
         # Its session was cut, so its statement fails as if the server were gone.
         if job.timed_out and not isinstance(error, TimedOut):
-            raise TimedOut(f"timed out after {limit:g} s").with_traceback(error.__traceback__) from error
+            raise TimedOut(f"timed out after {limit:g} s").with_traceback(error.__traceback__) from None
         raise
     finally:
         if timer is not None:

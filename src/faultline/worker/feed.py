@@ -19,7 +19,9 @@ from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
 from faultline.store import verbs
 from faultline.worker.claiming import Syncing, claimed_by, gather, synced
+from faultline.worker.hint_budget import HintBudget, RecentJobs
 from faultline.worker.hold import Hold
+from faultline.worker.notifier import Hint
 from faultline.worker.pace import Pace
 from faultline.worker.poll import reset_seconds
 from faultline.worker.turn import Turn
@@ -49,10 +51,10 @@ _FEW = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 #: How long a job waits that may not run beside the running ones, and how long it is then left to other workers.
 _PASSED_OVER_SECONDS, _LEFT_TO_OTHERS_SECONDS = 1.0, 0.5
-#: After so many useless hints in a second, the feed only polls.
-_IN_VAIN_MAX = 20
 #: How many jobs are first started in one turn of the loop.
 _STARTS_MIN = 8
+#: Any login can send any number of hints. More than so many that wait for something become one.
+_HINTS_MAX = 1000
 #: No lease is shorter than a tenth of a second, so nothing can be late before this.
 _LATE_SECONDS_MIN = 0.06
 
@@ -62,6 +64,8 @@ class Feed:
 
     #: The owner of a claim that was sent, until its leases have arrived.
     _asked_as: str | None = None
+    #: How many hints this worker stands by for.
+    _stands_by = 0
     _starts_max = _STARTS_MIN
     #: What it holds in a queue with limits, until its permits are given back; None: the queue has none.
     within: set[Hold] | None = None
@@ -102,8 +106,9 @@ class Feed:
         self._chance = chance
         self._room, self._hint = asyncio.Event(), asyncio.Event()
         self._bounds: dict[int, Bound] = {}
-        #: Hints that came while a claim was running: its answer must not undo them.
-        self._hinted: list[Bound | None] | None = None
+        #: Hints that came while a claim was running: its answer must not undo them, and may be what they are about.
+        self._hinted: list[Hint] | None = None
+        self._granted, self._hint_budget = RecentJobs(), HintBudget()
         self._reset_at = 0.0
         self._claim_seconds = 0.0
         self._syncing = Syncing()
@@ -115,9 +120,8 @@ class Feed:
         #: Jobs that may not run beside the running ones, and since when.
         self._passed_over: dict[Hold, float] = {}
         self._will_give_up, self._claims_at = False, 0.0
+        self._asked_at = 0.0
         self._was_hinted = False
-        #: When a claim after a hint found nothing, in the last second.
-        self._in_vain: list[float] = []
 
     async def run(self) -> None:
         """Claim while there is room, rest while there is nothing to do. Ends only when cancelled."""
@@ -144,6 +148,10 @@ class Feed:
                 await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
                 continue
             pause.reset()
+            was_hinted, self._was_hinted = self._was_hinted, False
+            if was_hinted:
+                self._hint_budget.spend(asyncio.get_running_loop().time())
+            self._hint_budget.earn(len(leases))
             if leases and self.within is not None:
                 self._turn_of_queue.granted()
             if len(leases) < wanted:
@@ -180,13 +188,13 @@ class Feed:
         self.running -= 1
         self._ended += 1
         self.turn_soon()
-        if lease.mark_start:
+        if lease.needs_start_record:
             for feed in self._company.leave(lease):
                 feed.turn_soon()
 
     def follow(self) -> Hold | None:
         """The next job to run in the asyncio task of one that has ended. Jobs with a marked start are left to `fill`."""
-        while self.waiting and self.running < self.concurrency and not self.waiting[0].lease.mark_start:
+        while self.waiting and self.running < self.concurrency and not self.waiting[0].lease.needs_start_record:
             hold = self.waiting.popleft()
             if hold.lost is None:
                 self.running += 1
@@ -215,12 +223,27 @@ class Feed:
         if self.wanted() > 0:
             self._room.set()
 
-    def hint(self, lowest: Bound | None, *, wake: bool = True) -> None:
-        """There may be work from this position on (None: anywhere). With `wake`, look for it now."""
-        self._lower(lowest)
+    def hint(self, hint: Hint) -> None:
+        """There may be work. A hint of jobs that this feed has just been granted leads to nothing."""
         if self._hinted is not None:
-            self._hinted.append(lowest)
-        if wake:
+            self._hinted.append(hint)
+            if len(self._hinted) > _HINTS_MAX:
+                self._hinted = [Hint(self.name)]
+        elif not self._granted.include(hint.job_ids):
+            self._lower(hint.lowest)
+            if hint.wake_after is None:
+                return
+            if hint.wake_after == 0.0 or self._stands_by >= _HINTS_MAX:
+                self._hint.set()
+            else:
+                self._stands_by += 1
+                loop = asyncio.get_running_loop()
+                loop.call_later(hint.wake_after, self._stand_in, loop.time())
+
+    def _stand_in(self, hinted_at: float) -> None:
+        """Another worker should have looked. A claim of this one since then would have found what it left."""
+        self._stands_by -= 1
+        if self._asked_at < hinted_at:
             self._hint.set()
 
     def freed(self) -> None:
@@ -256,8 +279,7 @@ class Feed:
         reset = asked_at >= self._reset_at
         bounds = [] if reset else self.bounds()
         owner = self._leases.owner_of_claim(self.name)
-        hints: list[Bound | None] = []
-        self._hinted = hints
+        self._hinted, self._asked_at = [], asked_at
         syncs = self.within is not None and self._syncing.needed
         claim = verbs.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds, syncs=syncs)
         claim = replace(claim, params_now=partial(self._sending, owner, claim.params))
@@ -267,9 +289,8 @@ class Feed:
             leases = await claimed_by(self._database, self.name, owner, self._chance)
         except Exception:
             self._asked_as = None
+            self._follow_hints()
             raise
-        finally:
-            self._hinted = None
         answered_at = loop.time()
         if syncs:
             leases = await synced(self._database, self.name, owner, self._chance, leases)
@@ -284,8 +305,9 @@ class Feed:
             self._bounds.update(bounds_after(leases))
         else:
             self._bounds.clear()
-        for hint in hints:
-            self._lower(hint)
+        if len(leases) <= _FEW:
+            self._granted.add([lease.job_id for lease in leases])
+        self._follow_hints()
         if leases:
             counts = self._counts
             counts.claimed(leases)
@@ -294,6 +316,12 @@ class Feed:
             self._take([Hold(lease, asked_at, counts) for lease in leases])
         self._asked_as = None
         return leases
+
+    def _follow_hints(self) -> None:
+        """Those that came while the claim was on its way."""
+        hints, self._hinted = self._hinted or [], None
+        for hint in hints:
+            self.hint(hint)
 
     def _sending(self, owner: str, params: tuple[Any, ...]) -> tuple[Any, ...]:
         self._asked_as = owner
@@ -352,7 +380,7 @@ class Feed:
             if hold.lost is not None:
                 self._forget(hold)
                 continue
-            if hold.lease.mark_start:
+            if hold.lease.needs_start_record:
                 if not self._company.admits(hold, self.concurrency, self):
                     passed_over.append(hold)
                     continue
@@ -404,23 +432,18 @@ class Feed:
         """Wait for a hint, at most until the next poll. Where hints may be missed, poll soon after a find."""
         quickly = self._hints.rests(self.name) and found
         self._poll_seconds = POLL_SECONDS_MIN if quickly else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
-        is_misled = self._is_misled(found=found)
         seconds = self._poll_seconds
         watching: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._poll is not None and not found and not is_misled:
+        if self._poll is not None and not found:
             seconds, watching = _WATCHED_SECONDS, self._poll.watching(self)
         with contextlib.suppress(TimeoutError), watching:
             async with asyncio.timeout(seconds * self._chance.uniform(0.75, 1.25)):
-                if is_misled:
-                    await asyncio.get_running_loop().create_future()
-                await self._hint.wait()
-                self._was_hinted = True
+                await self._until_hinted()
         self._hint.clear()
 
     async def _rest_within(self, *, found: bool) -> None:
         """The same in a queue with limits: until a permit is free, or until the next turn."""
         self._hints.rests(self.name)
-        is_misled = self._is_misled(found=found)
         if not self._was_freed:
             # A hint that came while the claim ran is most often about what the claim got. To ask is cheaper than to claim.
             heard = self._hint.is_set()
@@ -428,20 +451,23 @@ class Feed:
             seconds = await self._turn_of_queue.rest_seconds(self._claim_seconds, found=found, anew=heard)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while not self._was_freed:
-                        await self._hint.wait()
-                        if not is_misled:
-                            break
-                        self._hint.clear()
-        self._was_hinted = self._hint.is_set() and not self._was_freed
+                    await self._until_hinted()
         self._was_freed = False
         self._hint.clear()
 
-    def _is_misled(self, *, found: bool) -> bool:
-        """Any login can send hints. If many in a second were useless, wait for the next poll."""
-        now = asyncio.get_running_loop().time()
-        self._in_vain = [at for at in self._in_vain if at > now - 1.0]
-        if self._was_hinted and not found:
-            self._in_vain.append(now)
-        self._was_hinted = False
-        return len(self._in_vain) >= _IN_VAIN_MAX
+    async def _until_hinted(self) -> None:
+        """Until a permit is free, or until a hint comes and the budget allows to follow it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._hint.wait()
+            if self._was_freed:
+                return
+            seconds = self._hint_budget.wait_seconds(loop.time())
+            if seconds <= 0.0:
+                self._was_hinted = True
+                return
+            self._hint.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._hint.wait()
+            self._hint.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.texts import storable, text_of
 from faultline.core import events
 from faultline.core.backoff import jittered
-from faultline.core.errors import ChildFailed, CostTooHigh, FlowTooLong, SignalTimeout, UnreadableJson
 from faultline.core.model import Failure
 from faultline.flow import ending as flow
-from faultline.flow.ending import TAKE_NUMBER, CodeChanged, Interrupted, RunEnded, Undone
+from faultline.flow.ending import TAKE_NUMBER, CodeChanged, Interrupted, RunEnded, Undone, calls_in, is_final
 from faultline.flow.program import Program
 from faultline.store import jsontext, verbs
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, Suspended
@@ -66,10 +66,41 @@ class FlowJudge:
         self, hold: Hold, task: Task[..., Any], program: Program, ending: Ending | None, raised: BaseException | None
     ) -> Ending | None:
         """`ending`: what it would be without a flow."""
+        given = await self._decided(hold, task, program, ending, raised)
+        if isinstance(given, Failed) and (given.failure.then != "retry" or hold.lease.attempt >= hold.lease.max_attempts):
+            # Python does not say that a `return` left a saga: with an outcome that ends the job, nothing else follows it.
+            left = program.sagas_left_last() if raised is None else []
+            given = await self._undoing(hold, task, given, [*program.open_sagas.values(), *left])
+        if not isinstance(given, Failed):
+            return given
+        # A retry goes back to the calls by whose errors the job has failed.
+        undone = program.saga_failure is not None and not program.undo_failures
+        calls = program.sagas() if undone else calls_in(raised)
+        return replace(given, failure=replace(given.failure, calls=tuple(calls))) if calls else given
+
+    async def _undoing(self, hold: Hold, task: Task[..., Any], ending: Failed, sagas: list[dict[str, Any]]) -> Ending | None:
+        """The job would end with what its sagas have begun. Record that they have failed: its next attempts undo them."""
+        if not sagas:
+            return ending
+        failure = ending.failure
+        words: dict[str, Any] = {"outcome": "failed", "error": failure.error.partition("\n")[0]}
+        if failure.then == "cancel":
+            words["result"] = {"then": "cancel"}
+        try:
+            # If the lease is lost, so is what follows. Otherwise the job has further attempts by this.
+            await self._database.run(verbs.record(hold.lease, [{**saga, **words} for saga in sagas]))
+        except Exception as error:  # noqa: BLE001 - the job may not end before that
+            hold.failed_by = [*(hold.failed_by or ()), error]
+            return self._judge.raised(hold, task, error, first=True)
+        return Failed(hold, Failure(failure.error, delay_seconds=0.0))
+
+    async def _decided(
+        self, hold: Hold, task: Task[..., Any], program: Program, ending: Ending | None, raised: BaseException | None
+    ) -> Ending | None:
         if isinstance(program.ended, CodeChanged):
             # Whatever its `finally` blocks raised: the run was over before.
             return await self._changed(hold, str(program.ended))
-        # `Again` forgets the history: a program that did not come to all of it must not.
+        # `ContinueAsNew` forgets the history: a program that did not come to all of it must not.
         completes = isinstance(ending, Completed | StartedOver)
         verdict = await self._verdict(hold, program, None if completes else raised, completes=completes)
         match verdict:
@@ -85,7 +116,8 @@ class FlowJudge:
             case Interrupted():
                 return self._judge.raised(hold, task, verdict.error, first=True)
             case Undone():
-                return Failed(hold, Failure(text_of(verdict), then="fail"))
+                text = text_of(verdict) if verdict.then == "fail" else str(verdict)
+                return Failed(hold, Failure(text, then=verdict.then))
             case _ if is_final(verdict):
                 # Another attempt would read the same history and raise the same error.
                 return Failed(hold, Failure(text_of(verdict), then="fail"))
@@ -159,12 +191,6 @@ def merged(waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return waits
     first = min(takes, key=lambda wait: datetime.fromisoformat(wait["until"]))
     return [*(wait for wait in waits if wait["number"] != TAKE_NUMBER), first]
-
-
-def is_final(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_final(one) for one in error.exceptions)
-    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong | UnreadableJson | CostTooHigh)
 
 
 def code_digest(tasks: Mapping[str, Task[..., Any]]) -> str:

@@ -14,6 +14,7 @@ import contextlib
 import os
 import socket
 import threading
+from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from faultline.worker.pulse import Thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
     from collections.abc import Set as AbstractSet
+    from datetime import datetime
     from uuid import UUID
 
     from faultline.core.host import Host
@@ -57,6 +59,12 @@ _PAUSE_REFUSED = 0.5
 _REPORT_PAUSE_MAX = 60.0
 #: A worker may judge silent ones if its own heartbeats were answered for the first, with no gap longer than the second.
 _MAY_JUDGE_SECONDS, _UNHEARD_SECONDS = 3.0, 2.5
+#: The database's clock was set forward if it is ahead of what can have passed by the first. Then this worker reaps nothing
+#: for the second: the other workers need a heartbeat to notice it, too, and to renew their leases.
+_STEP_SECONDS, _AFTER_STEP_SECONDS = 0.5, 5.0
+#: While heartbeats are refused, or wait for a row that somebody has locked, nobody says what time it is. Then leases are
+#: renewed this often: within the time that the others reap nothing after a step.
+_RENEW_UNHEARD_SECONDS = 2.0
 #: After so long without an answer the heartbeat takes the server for frozen and cuts the wire: a quarter of the shortest
 #: lease, within these bounds. So a failover of some seconds loses no lease that is a third over.
 _ANSWER_SECONDS_MIN, _ANSWER_SECONDS_MAX = 1.5, 4.0
@@ -92,11 +100,16 @@ class Heartbeat:
         self._beat_at = -1e9
         #: Since when every heartbeat was answered, and when the last one was.
         self._heard_since, self._heard_at = inf, -inf
+        #: The answer to the last heartbeat, and when that was sent.
+        self._database_time: tuple[datetime, float] | None = None
+        self._stepped_at = -inf
         self._failures = 0
         #: Why the worker's row could not be removed at its end.
         self._not_left: Exception | None = None
         #: The memory that a companion process reads; None: there is none.
         self.shared: Shared | None = None
+        #: The event loop that runs the jobs, if there is a companion.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._watched_at: float | None = None
         self._awake_since = -inf
         self._pulse = (host.pulse or Thread)(self.tick, self.watch)
@@ -132,7 +145,7 @@ class Heartbeat:
 
     def _last_words(self) -> Talk:
         yield from self._report(self._monotonic(), at_last=True)
-        yield verbs.leave(self._worker_id)
+        yield verbs.unregister_worker(self._worker_id)
 
     def keep(self, holds: Sequence[Hold]) -> None:
         with self._changed:
@@ -182,8 +195,12 @@ class Heartbeat:
         return self._session.locked
 
     def behind(self) -> bool:
-        """Held leases may have expired: the process did not run for a while and has not renewed them yet."""
+        """Held leases may have expired: the process did not run for a while and has not renewed them yet, or the database's
+        clock was set forward, and with it those of other workers.
+        """
         now = self._monotonic()
+        if now < self._stepped_at + _AFTER_STEP_SECONDS:
+            return True
         with self._changed:
             holds = list(self._holds.values())
         late = [hold for hold in holds if now >= hold.trusted_until and not (hold.completed or hold.in_transaction)]
@@ -194,6 +211,25 @@ class Heartbeat:
         now = self._monotonic()
         return now >= self._heard_since + _MAY_JUDGE_SECONDS and now < self._heard_at + _UNHEARD_SECONDS
 
+    def database_time_max(self) -> datetime | None:
+        """What the database's clock can say at most, unless it was set: counted from before the last answered heartbeat."""
+        if self._database_time is None:
+            return None
+        said, asked_at = self._database_time
+        return said + timedelta(seconds=self._monotonic() - asked_at)
+
+    def _notice_step(self, database: datetime, asked_at: float) -> None:
+        """If the clock was set forward, all leases have expired, and all workers seem silent until their next heartbeat.
+
+        Renew at once, and reap nothing for a while: the others do the same.
+        """
+        latest = self.database_time_max()
+        if latest is not None and database > latest + timedelta(seconds=_STEP_SECONDS):
+            self._stepped_at = self._monotonic()
+            events.emit("clock_stepped", worker=self._worker_id, seconds=round((database - latest).total_seconds(), 1))
+        # Last: a reap reads it first, and then asks whether it is withheld.
+        self._database_time = (database, asked_at)
+
     def watch(self) -> None:
         """Let go in time also while a beat hangs on a silent wire, and cut that wire."""
         now = self._monotonic()
@@ -201,6 +237,8 @@ class Heartbeat:
         self._watched_at = now
         if self.shared is not None:
             self.shared.watch_ticked(now)
+            silent = now - max(self.shared.loop_at, self._awake_since) > _BLOCKED_SECONDS
+            self.shared.blocked_by(self._blocker() if silent else None, now)
         if self._let_go(now):
             self._session.interrupt()
 
@@ -214,12 +252,20 @@ class Heartbeat:
                     for hold in self._holds.values():
                         hold.renewed_at = max(hold.renewed_at, self.shared.renewed_at(hold))
 
+    def _blocker(self) -> Hold | None:
+        """The job whose code the silent loop runs, seen from this thread. None: no job's, or that of a branch of one."""
+        task = None if self.loop is None else asyncio.current_task(self.loop)
+        if task is None:
+            return None
+        with self._changed:
+            return next((hold for hold in self._holds.values() if hold.attempt is task), None)
+
     def _loop_is_overdue(self, now: float) -> bool:
         """A worker whose loop is silent for too long counts as dead, although this thread runs."""
         if self.shared is None:
             return False
         silent = now - max(self.shared.loop_at, self._awake_since)
-        return silent > _BLOCKED_SECONDS and silent > self.shared.silence_allowed()
+        return silent > _BLOCKED_SECONDS and silent > self.shared.blocking_allowed()
 
     def _is_released(self, hold: Hold) -> bool:
         """The companion releases jobs that were not started: do not renew them, and do not call them lost."""
@@ -317,7 +363,8 @@ class Heartbeat:
         if not due:
             return
         own = self._session.connected
-        database = yield verbs.beat(
+        asked_at = self._monotonic()
+        database = yield verbs.heartbeat(
             self._worker_id,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -328,6 +375,7 @@ class Heartbeat:
             leases=len(self._holds),
             clock_ahead_seconds=self._clock_ahead,
         )
+        self._notice_step(database, asked_at)
         self._tally.set_clock(database, self._monotonic())
         self._clock_ahead = self._seconds() - database.timestamp()
         if own:
@@ -364,8 +412,14 @@ class Heartbeat:
                 self._lost(hold, lost[lease])
 
     def _renew(self, now: float) -> Talk:
+        # Also what the database's clock has overtaken, or may have.
+        overtaken_at = max(self._stepped_at, now - _RENEW_UNHEARD_SECONDS if self._failures else -inf)
         with self._changed:
-            held = [hold for hold in self._holds.values() if now >= hold.renew_at and not hold.completed]
+            held = [
+                hold
+                for hold in self._holds.values()
+                if (now >= hold.renew_at or hold.renewed_at < overtaken_at) and not hold.completed
+            ]
         due = [hold for hold in held if not self._is_released(hold)]
         for start in range(0, len(due), _BATCH_MAX):
             batch = {hold.lease: hold for hold in due[start : start + _BATCH_MAX]}

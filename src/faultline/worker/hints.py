@@ -9,13 +9,13 @@ from faultline.worker.notifier import Notifier
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from faultline.core.model import Bound
     from faultline.store.async_database import AsyncDatabase
     from faultline.worker.heartbeat import Heartbeat
+    from faultline.worker.notifier import Hint
 
 
 class Hinted(Protocol):
-    def hint(self, lowest: Bound | None, *, wake: bool = True) -> None: ...
+    def hint(self, hint: Hint) -> None: ...
 
 
 class Hints:
@@ -51,7 +51,7 @@ class Hints:
             self._heartbeat.sleep_on(resting)
         return changed or not self.notifier.listening
 
-    def _pass_on(self, queue: str | None, lowest: Bound | None, is_for_us: bool) -> None:  # noqa: FBT001
-        for name in self._feeds if queue is None else [queue]:
+    def _pass_on(self, hint: Hint) -> None:
+        for name in self._feeds if hint.queue is None else [hint.queue]:
             if name in self._feeds:
-                self._feeds[name].hint(lowest, wake=is_for_us)
+                self._feeds[name].hint(hint)

@@ -72,6 +72,7 @@ class Hold:
         "raised",
         "renewed_at",
         "slot",
+        "unawaited",
     )
 
     def __init__(self, lease: Lease, asked_at: float, counts: Counts) -> None:
@@ -85,6 +86,8 @@ class Hold:
         self.began_at: float | None = None
         #: Why it was lost; None: it is not.
         self.lost: str | None = None
+        #: Calls that its task made and has not awaited; None: it made none.
+        self.unawaited: set[Any] | None = None
         #: Lost only by this worker's clock: the database may still accept its completion.
         self.distrusted = False
         #: The job's own transaction holds the row's lock: nobody else can claim the job.

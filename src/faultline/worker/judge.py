@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.blame import is_caused_by
-from faultline.app.outcomes import Again, Outcome
+from faultline.app.outcomes import ContinueAsNew, Outcome
 from faultline.app.retrying import Backoff
 from faultline.app.texts import storable, text_of
+from faultline.app.unawaited import never_awaited
 from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX, SNOOZE_SECONDS_MIN
 from faultline.core.checks import seconds
 from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
-from faultline.flow.calls import Made
 from faultline.flow.ending import RunEnded, too_few
 from faultline.values import Misfit
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, unstorable
 from faultline.worker.releases import Releases
+from faultline.worker.task_answers import Returned, result_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _SAME_ARGUMENTS = (
     "Not retried: another attempt would read the same. Enqueue it with what fits, or retry the job once the annotation does"
 )
-_DONE = "Not retried: the task has done its work. Let it return what its annotation says"
 
 
 class Judge:
@@ -46,11 +45,11 @@ class Judge:
         #: From the database's settings.
         self.result_bytes_max = RESULT_BYTES_MAX
 
-    def unknown(self, hold: Hold, known: Iterable[str]) -> Released:
+    def unknown(self, hold: Hold, known: Iterable[str]) -> Released | Failed:
         """The ending of a job whose task is not known here."""
         return self._releases.unknown_task(hold, known)
 
-    def misfit(self, hold: Hold, task: Task[..., Any]) -> Failed | None:
+    def misfit(self, hold: Hold, task: Task[..., Any]) -> Released | Failed | None:
         """The ending of a job that its task cannot even start with; None: it can, with the arguments read."""
         lease = hold.lease
         if lease.fault is not None:
@@ -64,7 +63,8 @@ class Judge:
         try:
             lease.args = task.accept(lease.args)
         except TypeError as error:
-            return self.failed(hold, task, f"the arguments do not match {lease.task}{task.signature}: {error}")
+            why = f"the arguments do not match {lease.task}{task.signature}: {error}"
+            return self._releases.unfitting_arguments(hold, why)
         except Misfit as error:
             self._releases.went_well(lease)
             why = f"the arguments do not fit {lease.task}{task.signature}: {error}. {_SAME_ARGUMENTS}"
@@ -74,28 +74,24 @@ class Judge:
         return None
 
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
+        if hold.unawaited:
+            return self.failed_by(hold, task, never_awaited(hold.unawaited, ", so it did not run"))
         if isinstance(result, Outcome):
             self._releases.went_well(hold.lease)
-            if isinstance(result, Again):
+            if isinstance(result, ContinueAsNew):
                 return self._began_anew(hold, task, result)
             decided = result.decided(lambda: self._backoff(hold, task))
             return Failed(hold, decided) if isinstance(decided, Failure) else Released(hold, decided.delay_seconds)
-        if inspect.iscoroutine(result):
-            result.close()
-            return unstorable(hold, "the task returned a coroutine that nothing awaits; make the task `async def`")
-        try:
-            return Completed(hold, task.results.text(result, self.result_bytes_max))
-        except Misfit as error:
-            # Final, as what cannot be stored: the task has done its work.
-            return Failed(hold, Failure(storable(f"its result {error}. {_DONE}"), then="fail"))
-        except Exception as error:  # noqa: BLE001 - a result may be anything
-            return _unstorable(hold, result, error)
+        if isinstance(result, Returned):
+            return Completed(hold, result.text)
+        text = result_text(result, task.results, self.result_bytes_max)
+        return Completed(hold, text) if isinstance(text, str) else Failed(hold, Failure(text.error, then="fail"))
 
-    def _began_anew(self, hold: Hold, task: Task[..., Any], again: Again) -> Ending:
+    def _began_anew(self, hold: Hold, task: Task[..., Any], again: ContinueAsNew) -> Ending:
         try:
             return StartedOver(hold, task.bind(*again.positional, **again.named).args)
         except Exception as error:  # noqa: BLE001 - values that JSON cannot hold, and whatever their own methods raise
-            return self.failed(hold, task, f"the arguments of Again(...) do not fit {task.name}: {text_of(error)}")
+            return self.failed(hold, task, f"the arguments of ContinueAsNew(...) do not fit {task.name}: {text_of(error)}")
 
     def raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
         """Works even if reading the error raises another. `first`: no other job has run in this asyncio task before."""
@@ -167,14 +163,3 @@ class Judge:
 
     def _usual_backoff(self, hold: Hold) -> float:
         return backoff.jittered(backoff.after_attempt(hold.lease.attempt), self._chance)
-
-
-def _unstorable(hold: Hold, result: Any, error: Exception) -> Failed:
-    """The ending of a job whose result is no value, with what was probably meant."""
-    if isinstance(result, Made):
-        why = f"the task returned {result.shown}, which was not awaited; write `return await ...`"
-    elif isinstance(result, type) and issubclass(result, Outcome):
-        why = f"the task returned the class {result.__name__} itself; write `return {result.__name__}(...)`"
-    else:
-        return unstorable(hold, str(error))
-    return Failed(hold, Failure(why, then="fail"))

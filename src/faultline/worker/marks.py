@@ -51,7 +51,7 @@ class Marks:
                 answer.set_result(False)
         while waiting := [one for one in asked if not one[1].done()]:
             try:
-                unwritten = await self._database.run(verbs.mark_started([hold.lease for hold, _ in waiting]))
+                unwritten = await self._database.run(verbs.record_start([hold.lease for hold, _ in waiting]))
             except Exception as error:  # noqa: BLE001 - jobs wait for the answer
                 self._tally.database_failed()
                 events.emit("mark_failed", jobs=len(waiting), error=str(error))
@@ -63,7 +63,7 @@ class Marks:
             why = {refusal.lease: refusal.reason for refusal in unwritten.stale}
             for hold, answer in waiting:
                 if hold.lease in why:
-                    hold.counts.refuse("mark_started", why[hold.lease])
+                    hold.counts.refuse("record_start", why[hold.lease])
                     hold.lose(why[hold.lease])
                 if not answer.done():
                     answer.set_result(None if hold.lease in unwritten.busy else hold.lease not in why)

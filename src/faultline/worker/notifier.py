@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from faultline.core import events
@@ -27,12 +27,24 @@ if TYPE_CHECKING:
 _CHECK_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
+#: More workers are named than there are jobs, in case one of the first is busy: each of these waits so much longer.
+_STAND_BY_SECONDS, _STAND_BY_MAX = 0.005, 2
+
+
+class Hint(NamedTuple):
+    """There may be due jobs of this queue (None: of any) from this position on (None: anywhere)."""
+
+    queue: str | None = None
+    lowest: Bound | None = None
+    #: After how many seconds this worker should look, unless it has claimed meanwhile. None: others were chosen.
+    wake_after: float | None = 0.0
+    #: The jobs that it is about. Empty: not known.
+    job_ids: frozenset[UUID] = frozenset()
 
 
 class Notifier:
-    """Calls `on_work(queue, lowest, is_for_us)` for every hint (queue None: all queues), and `on_cancel(job_ids)` once for
-    all jobs that are called cancelled in one turn of the loop: any login can send any number of hints. `on_nudge()`: a job
-    that waits may be able to go on.
+    """Calls `on_work(hint)` for every hint, and `on_cancel(job_ids)` once for all jobs that are called cancelled in one turn
+    of the loop: any login can send any number of hints. `on_nudge()`: a job that waits may be able to go on.
     """
 
     def __init__(
@@ -40,7 +52,7 @@ class Notifier:
         database: AsyncDatabase,
         *,
         worker_id: str | None = None,
-        on_work: Callable[[str | None, Bound | None, bool], None],
+        on_work: Callable[[Hint], None],
         on_cancel: Callable[[set[UUID]], None],
         on_nudge: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,7 +85,7 @@ class Notifier:
             await connection.execute("listen faultline")
             self.listening = True
             try:
-                self._on_work(None, None, True)
+                self._on_work(Hint())
                 while True:
                     async for notice in connection.notifies(timeout=_CHECK_SECONDS):
                         self._heard(notice.payload)
@@ -94,11 +106,20 @@ class Notifier:
             elif "nudge" in hint:
                 self._on_nudge()
             else:
-                lowest, chosen = _bound(hint["priority"], hint["run_at"]), hint.get("workers")
-                self._on_work(hint["queue"], lowest, chosen is None or self._worker_id in chosen)
-        except (UnreadableJson, ValueError, KeyError, TypeError):
+                lowest, job_ids = _bound(hint["priority"], hint["run_at"]), frozenset(map(UUID, hint.get("ids", ())))
+                self._on_work(Hint(hint["queue"], lowest, self._wake_after(hint.get("workers"), len(job_ids)), job_ids))
+        except (UnreadableJson, ValueError, KeyError, TypeError, AttributeError):
             # Anyone can notify on this channel.
             events.emit("hint_not_understood", payload=payload[:200])
+
+    def _wake_after(self, chosen: list[str] | None, jobs: int) -> float | None:
+        """The first of the chosen look at once, one for each job. The others stand by."""
+        if chosen is None:
+            return 0.0
+        if self._worker_id not in chosen:
+            return None
+        position = chosen.index(self._worker_id) - jobs + 1 if jobs else 0
+        return max(0, min(position, _STAND_BY_MAX)) * _STAND_BY_SECONDS
 
     def _pass_on_cancelled(self) -> None:
         job_ids, self._cancelled = self._cancelled, set()

@@ -170,7 +170,7 @@ class Observers:
             args=record.args,
             attempt=reaped.attempt,
             max_attempts=reaped.max_attempts,
-            mark_start=False,
+            needs_start_record=False,
             reaps=record.reaps or 0,
             priority=record.priority,
             next_run_at=record.created_at,

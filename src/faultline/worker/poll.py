@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from faultline.core import events
 from faultline.store.reads import views
+from faultline.worker.notifier import Hint
 
 if TYPE_CHECKING:
     import random
@@ -39,7 +40,7 @@ class Rests(Protocol):
 
     def bounds(self) -> list[Bound]: ...
 
-    def hint(self, lowest: Bound | None) -> None: ...
+    def hint(self, hint: Hint) -> None: ...
 
     def wake(self) -> None: ...
 
@@ -86,6 +87,6 @@ class Poll:
             if name not in self._resting:
                 continue
             if anywhere:
-                self._resting[name].hint(None)
+                self._resting[name].hint(Hint(name))
             else:
                 self._resting[name].wake()

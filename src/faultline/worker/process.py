@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.worker.exits import CLOSE_SECONDS, end, end_after
+from faultline.worker.shared import NamelessFile
 from faultline.worker.signals import SIGNALS, restore_signals, stop_on_signals
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _PAUSE_MIN, _PAUSE_MAX = 0.5, 15.0
 _HEALTHY_SECONDS = 10.0
+#: A child that died early so often in a row is not starting, but dying in a loop.
+_EARLY_DEATHS_MAX = 3
 #: The exit code of a worker that asks to be replaced by a fresh process (EX_TEMPFAIL of sysexits.h).
 REPLACE_EXIT_CODE = 75
 
@@ -123,13 +126,19 @@ class _Child:
     restart_at: float | None = None
     #: How many of the signals were sent to it.
     sent: int = 0
+    #: What it shares with this process; None: nobody asks for its health.
+    memory: NamelessFile | None = None
+    #: How many of its processes died early, in a row.
+    early_deaths: int = 0
+    last_status: int = 0
 
 
 class Supervisor:
     """Keeps a number of worker processes running, and ends them when it ends."""
 
-    def __init__(self, command: Sequence[str], processes: int) -> None:
+    def __init__(self, command: Sequence[str], processes: int, *, shares_memory: bool = False) -> None:
         self._command = list(command)
+        self._shares_memory = shares_memory
         #: Signals to this process. The handler only notes them: a child that just starts is not in the list yet.
         self._signals: list[int] = []
         for number in SIGNALS:
@@ -141,6 +150,24 @@ class Supervisor:
     @property
     def pids(self) -> set[int]:
         return {child.process.pid for child in self._children if child.process.poll() is None}
+
+    @property
+    def memories(self) -> dict[int, NamelessFile]:
+        """What each living child shares with this process, by its process id."""
+        living = [child for child in self._children if child.process.poll() is None]
+        return {child.process.pid: child.memory for child in living if child.memory is not None}
+
+    @property
+    def dying(self) -> list[str]:
+        """The children that die again and again, soon after their start."""
+        now = time.monotonic()
+        return [
+            f"died {child.early_deaths} times in a row within {_HEALTHY_SECONDS:g} s of its start, the last time by"
+            f" {_shown(child.last_status)}"
+            for child in self._children
+            if child.early_deaths >= _EARLY_DEATHS_MAX
+            and (child.process.poll() is not None or now - child.started_at <= _HEALTHY_SECONDS)
+        ]
 
     def run(self) -> int:
         """Run until signalled and all children have ended. Returns the exit code: 0 if all stopped without an error."""
@@ -171,6 +198,8 @@ class Supervisor:
             lived = now - child.started_at
             child.pause = _PAUSE_MIN if lived > _HEALTHY_SECONDS else min(child.pause * 2, _PAUSE_MAX)
             child.restart_at = now + child.pause
+            child.early_deaths = 0 if lived > _HEALTHY_SECONDS else child.early_deaths + 1
+            child.last_status = child.process.returncode
             events.emit("worker_died", pid=child.process.pid, status=child.process.returncode, again_in=child.pause)
         elif now >= child.restart_at:
             try:
@@ -180,13 +209,18 @@ class Supervisor:
                 child.restart_at = now + child.pause
                 events.emit("worker_not_started", error=str(error), again_in=child.pause)
                 return
+            child.memory = fresh.memory
             child.process, child.started_at, child.restart_at = fresh.process, fresh.started_at, None
 
     def _spawn(self) -> _Child:
         # In its own session: a Ctrl-C in the terminal reaches the children only once, through this process.
-        command = [*self._command, "--parent", str(self._lifeline)]
-        process = subprocess.Popen(command, start_new_session=True, pass_fds=[self._lifeline])
-        return _Child(process, time.monotonic())
+        command, fds = [*self._command, "--parent", str(self._lifeline)], [self._lifeline]
+        memory = NamelessFile("faultline-health") if self._shares_memory else None
+        if memory is not None:
+            command += ["--health-memory", str(memory.fileno())]
+            fds.append(memory.fileno())
+        process = subprocess.Popen(command, start_new_session=True, pass_fds=fds)
+        return _Child(process, time.monotonic(), memory=memory)
 
     def _pass_on(self, child: _Child) -> None:
         """Send every signal, also to a child that did not exist yet when it came."""
@@ -194,3 +228,9 @@ class Supervisor:
             child.sent += 1
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(number)
+
+
+def _shown(status: int) -> str:
+    if status >= 0:
+        return f"exit code {status}"
+    return next((one.name for one in signal.Signals if one == -status), f"signal {-status}")

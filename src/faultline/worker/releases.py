@@ -1,7 +1,8 @@
 """Release jobs that could not run through no fault of their own, with a delay and without using up an attempt.
 
-There are two reasons. The worker does not know the task, as during a deployment. Or the database failed one of the job's own
-calls, as in a failover. Neither is the job's fault, so neither may end it. Both are logged, with growing delays. But a job
+There are two reasons. The worker's code does not fit the job, as during a deployment: it does not know the task, or the task
+has other parameters. Or the database failed one of the job's own calls, as in a failover. Neither is the job's fault. Both
+are logged, with growing delays. But neither goes on for ever: code that has not come within a day fails the job, and a job
 that is interrupted every time ends its own session, or cannot work here: from some number on that counts as a failure.
 """
 
@@ -11,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from faultline.app.texts import text_of
+from faultline.app.texts import storable, text_of
 from faultline.core import events
 from faultline.core.backoff import doubled, jittered
 from faultline.core.model import Failure
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The delay grows by the first each time that this worker releases the job, up to the second.
-_UNKNOWN_SECONDS_STEP, _UNKNOWN_SECONDS_MAX = 0.5, 60.0
-#: The worker releases about so many jobs of one unknown task per second.
-_UNKNOWN_PER_SECOND = 100.0
+#: For jobs that the code does not fit: the delay grows by the first each time that this worker releases it, to the second.
+_UNFIT_SECONDS_STEP, _UNFIT_SECONDS_MAX = 0.5, 60.0
+#: The worker releases about so many of these jobs per second and task.
+_UNFIT_PER_SECOND = 100.0
+#: A job that this worker has released for so long fails: the code that fits it will not come by itself.
+UNFIT_SECONDS_MAX = 24 * 3600.0
 _LOG_SECONDS = 60.0
 _INTERRUPTED_SECONDS_MIN, _INTERRUPTED_SECONDS_MAX = 1.0, 60.0
 #: In a row. With their delays that takes ten minutes, longer than a failover and most outages.
@@ -43,8 +46,8 @@ _PUT_OFF_SECONDS_MIN, _PUT_OFF_SECONDS_MAX, _PUT_OFF_FORGOTTEN_SECONDS = 1.0, 10
 
 
 @dataclass(slots=True)
-class _Unknown:
-    """A task that this worker does not know."""
+class _Unfit:
+    """A task that this worker does not know, or that has other parameters here."""
 
     log_at: float
     #: Jobs since it was last logged.
@@ -64,32 +67,57 @@ class Releases:
     def __init__(self, chance: random.Random, monotonic: Callable[[], float]) -> None:
         self._chance = chance
         self._monotonic = monotonic
-        self._unknown: dict[str, _Unknown] = {}
-        #: How often each job of an unknown task was released.
-        self._released: OrderedDict[UUID, int] = OrderedDict()
+        self._unfit: dict[str, _Unfit] = {}
+        #: How often each job was released that the code does not fit, and when first.
+        self._released: OrderedDict[UUID, tuple[int, float]] = OrderedDict()
         self._interrupted: OrderedDict[UUID, _Interrupted] = OrderedDict()
 
-    def unknown_task(self, hold: Hold, known: Iterable[str]) -> Released:
-        """The delay grows each time. So a worker that knows the task soon gets the job; if there is none, the job is
-        claimed in vain only once a minute. The more such jobs there are, the longer the delay.
-        """
-        lease, now = hold.lease, self._monotonic()
-        met = self._unknown.setdefault(lease.task, _Unknown(log_at=now))
-        met.jobs += 1
-        times = self._released.get(lease.job_id, 0) + 1
-        _remember(self._released, lease.job_id, times)
-        delay = max(_UNKNOWN_SECONDS_STEP * times, met.jobs / _UNKNOWN_PER_SECOND)
-        if now >= met.log_at:
+    def unknown_task(self, hold: Hold, known: Iterable[str]) -> Released | Failed:
+        task, job_id = hold.lease.task, hold.lease.job_id
+        jobs = self._to_log(task)
+        if jobs:
             events.emit(
                 "task_unknown",
-                task=lease.task,
-                job_id=lease.job_id,
-                jobs=met.jobs,
+                task=task,
+                job_id=job_id,
+                jobs=jobs,
                 known=", ".join(sorted(name for name in known if not name.startswith("faultline.")))[:1000],
                 action="released; deploy a worker that has this task",
             )
-            met.log_at, met.jobs = now + _LOG_SECONDS, 0
-        return Released(hold, jittered(min(delay, _UNKNOWN_SECONDS_MAX), self._chance))
+        return self._unfitting(hold, f"no worker that claimed it has a task {task}")
+
+    def unfitting_arguments(self, hold: Hold, why: str) -> Released | Failed:
+        """Its arguments have other names than the parameters that its task has here."""
+        task, job_id = hold.lease.task, hold.lease.job_id
+        jobs = self._to_log(task)
+        if jobs:
+            action = "released; deploy a worker whose task takes these arguments"
+            events.emit("arguments_unfit", task=task, job_id=job_id, jobs=jobs, error=why, action=action)
+        return self._unfitting(hold, why)
+
+    def _to_log(self, task: str) -> int:
+        """Count a job; how many jobs of the task to log now, or 0: not yet."""
+        now = self._monotonic()
+        met = self._unfit.setdefault(task, _Unfit(log_at=now))
+        met.jobs += 1
+        if now < met.log_at:
+            return 0
+        jobs, met.log_at, met.jobs = met.jobs, now + _LOG_SECONDS, 0
+        return jobs
+
+    def _unfitting(self, hold: Hold, why: str) -> Released | Failed:
+        """The delay grows each time. So a worker whose code fits soon gets the job; if there is none, the job is claimed in
+        vain only once a minute. The more such jobs there are, the longer the delay.
+        """
+        lease, now = hold.lease, self._monotonic()
+        times, since = self._released.get(lease.job_id, (0, now))
+        if now - since >= UNFIT_SECONDS_MAX:
+            self._released.pop(lease.job_id)  # an operator who retries it has another day
+            todo = f"deploy it, then: faultline retry {lease.job_id}"
+            return Failed(hold, Failure(storable(f"{why}. Released for a day, and no code came that fits; {todo}"), "fail"))
+        _remember(self._released, lease.job_id, (times + 1, since))
+        delay = max(_UNFIT_SECONDS_STEP * (times + 1), self._unfit[lease.task].jobs / _UNFIT_PER_SECOND)
+        return Released(hold, jittered(min(delay, _UNFIT_SECONDS_MAX), self._chance))
 
     def interrupted(self, hold: Hold, error: BaseException) -> Released | Failed:
         """The delay doubles with each interruption. Beyond the limit, each uses up an attempt."""

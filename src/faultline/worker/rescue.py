@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from faultline.core.model import Lease
+from faultline.core.model import Failure, Lease
 from faultline.store import verbs
 from faultline.store.database import Database
 from faultline.store.reads import views
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 _BATCH_MAX = 1000
 _RELEASE_SECONDS = 1.0
+#: Within the time that others reap nothing after the database's clock was set forward: nobody here asks what it says.
+_RENEW_SECONDS_MAX = 3.0
 _TIMEOUT_SECONDS = 5.0
+#: After how long a job that blocked its worker runs again, if it has attempts left: after those that it kept waiting.
+_AGAIN_SECONDS = 10.0
+_ADVICE = "Make the task a plain `def`, which runs in a thread, or call what blocks with asyncio.to_thread"
 _SOME_DAY = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -57,7 +62,7 @@ class Rescue:
             self._database.dsn = dsn
 
     def renew(self) -> None:
-        """Renew started jobs, and ended jobs that are not written yet, each after a third of its lease."""
+        """Renew started jobs, and ended jobs that are not written yet, each after a third of its lease, or some seconds."""
         now = self._monotonic()
         held = self._shared.entries(BEGUN, ENDED)
         due = {slot: entry for slot, entry in held.items() if now >= self._renew_at.get(entry.serial, 0.0)}
@@ -73,7 +78,7 @@ class Rescue:
                 entry = due[slot]
                 if lease in good and lease not in refused and unwritten and lease not in unwritten.busy:
                     self._shared.renewed(slot, entry.serial, asked_at)
-                    self._renew_at[entry.serial] = asked_at + entry.lease_seconds / 3
+                    self._renew_at[entry.serial] = asked_at + min(_RENEW_SECONDS_MAX, entry.lease_seconds / 3)
                 else:
                     # Locked by its own transaction, or gone: ask again later.
                     self._renew_at[entry.serial] = asked_at + min(1.0, entry.lease_seconds / 3)
@@ -110,11 +115,30 @@ class Rescue:
         finally:
             shared.flag_done()
 
+    def release_or_fail(self, blocker: int, seconds: float) -> None:
+        """The worker was killed because the job with this serial number blocked its loop: its attempt has failed. Release
+        the others. One that has begun its last attempt is left to be reaped: it must not run again.
+        """
+        leases = {self._lease(entry): entry for entry in self._shared.entries(WAITING, BEGUN, ENDED).values()}
+        held = self._opened().run(views.still_held(list(leases)))
+        guilty = [lease for lease in held if leases[lease].serial == blocker]
+        free = [
+            lease
+            for lease in held
+            if leases[lease].serial != blocker and (leases[lease].state == WAITING or not leases[lease].is_last)
+        ]
+        why = f"it blocked the event loop of its worker for {seconds:.0f} s, and the process was killed. {_ADVICE}"
+        if guilty:
+            self._opened().run(verbs.fail(guilty, [Failure(why, delay_seconds=_AGAIN_SECONDS)] * len(guilty)))
+        for start in range(0, len(free), _BATCH_MAX):
+            self._opened().run(verbs.release(free[start : start + _BATCH_MAX]))
+
     def _opened(self) -> Database:
         if self._database is None:
             self._database = Database(
                 self._dsn, connections_max=1, timeout=_TIMEOUT_SECONDS, name=session_name(self._worker)
             )
+            self._database.writes = True
         return self._database
 
     def _owner(self, claim: int) -> str:
@@ -130,7 +154,7 @@ class Rescue:
             args={},
             attempt=0,
             max_attempts=0,
-            mark_start=False,
+            needs_start_record=False,
             reaps=0,
             priority=0,
             next_run_at=_SOME_DAY,

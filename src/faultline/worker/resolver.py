@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.backoff import Pause
 from faultline.store import verbs
+from faultline.worker.hint_budget import HintBudget
 
 if TYPE_CHECKING:
     import random
@@ -30,8 +31,6 @@ _NUDGES_MAX, _BITE_JOBS = 100, 500
 #: How many statements in one turn: others must get the connection, too.
 _ROUNDS_MAX = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
-#: After so many useless hints in a second, hints are ignored until the next turn by the clock. Any login can send them.
-_IN_VAIN_MAX = 20
 
 
 class Resolver:
@@ -43,7 +42,7 @@ class Resolver:
         self._tally = tally
         self._asked = asyncio.Event()
         self._hinted = False
-        self._in_vain: list[float] = []
+        self._hint_budget = HintBudget()
         #: What the last look saw of other transactions: the next one finds nudges that were committed late.
         self._cursor: str | None = None
         self._pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
@@ -57,9 +56,10 @@ class Resolver:
 
     def hint(self) -> None:
         """A notification says that a job may be able to go on."""
-        if len(self._in_vain) < _IN_VAIN_MAX:
+        if not self._hinted:
             self._hinted = True
-            self._asked.set()
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._hint_budget.wait_seconds(loop.time()), self._asked.set)
 
     async def run(self) -> None:
         """Ends only when cancelled."""
@@ -92,7 +92,8 @@ class Resolver:
             return
         self._pause.reset()
         self._looked_at = asyncio.get_running_loop().time()
-        self._note(hinted=hinted, in_vain=not woken and not swept)
+        if hinted and not woken and not swept:
+            self._hint_budget.spend(self._looked_at)
 
     async def _resolve(self) -> int:
         """Returns how many jobs can go on."""
@@ -117,9 +118,3 @@ class Resolver:
                 return turn > 0
         self._left_over = True
         return True
-
-    def _note(self, *, hinted: bool, in_vain: bool) -> None:
-        now = asyncio.get_running_loop().time()
-        self._in_vain = [at for at in self._in_vain if at > now - 1.0]
-        if hinted and in_vain:
-            self._in_vain.append(now)

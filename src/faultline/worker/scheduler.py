@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.backoff import Pause
 from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, PermissionDenied
-from faultline.core.schedules import CATCH_UP_SECONDS, Rule, plan
+from faultline.core.schedules import CATCH_UP_SECONDS, FIRE_MAX, Rule, plan
 from faultline.store.verbs import schedules as verbs
+from faultline.store.verbs.schedules import Decision
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from faultline.core.schedules import Plan
     from faultline.store.async_database import AsyncDatabase
@@ -32,7 +33,6 @@ _DUE_MAX, _ROUNDS_MAX = 100, 20
 #: What was missed for longer is computed in a thread: the event loop must not wait for it.
 _LATE_SECONDS = 3600.0
 _PAUSE_MIN, _PAUSE_MAX = 0.5, 10.0
-_LOCKED = "55P03"
 
 
 class Scheduler:
@@ -83,32 +83,52 @@ class Scheduler:
                 self._pause.reset()
 
     async def tick(self) -> int:
-        """Decide about all ticks that are due. Returns how many made a job."""
+        """Decide about all ticks that are due. Returns how many made a job.
+
+        Each schedule is looked at once: those that are locked must not keep the others from being seen.
+        """
         fired = 0
+        looked_at: set[str] = set()
         for _ in range(_ROUNDS_MAX):
-            due = await self._database.run(verbs.due_schedules(self.digests, _DUE_MAX))
-            for one in due:
-                fired += await self._decide(one)
+            due = await self._database.run(verbs.due_schedules(self.digests, _DUE_MAX, but_not=looked_at))
+            looked_at.update(one.name for one in due)
+            for batch in batches(await self._planned(due)):
+                fired += await self._decide(batch)
             if len(due) < _DUE_MAX:
                 break
         return fired
 
-    async def _decide(self, due: DueSchedule) -> int:
+    async def _planned(self, due: Sequence[DueSchedule]) -> list[Decision]:
+        found = []
+        for one in due:
+            try:
+                found.append(Decision(one, await self._plan(one)))
+            except Exception as error:  # noqa: BLE001 - of this schedule: the others go on
+                await self._failed(one, str(error))
+        return found
+
+    async def _decide(self, batch: Sequence[Decision]) -> int:
         try:
-            decided = await self._plan(due)
-            ticked = await self._database.run(verbs.tick(due, decided))
+            ticked = await self._database.run(verbs.tick_many(batch))
         except (DatabaseUnavailable, OutcomeUnknown, PermissionDenied):
             raise
-        except Exception as error:  # noqa: BLE001 - of this schedule: the others go on
-            if getattr(error.__cause__ or error, "sqlstate", None) != _LOCKED:
-                await self._failed(due, str(error))
+        except Exception as error:  # noqa: BLE001 - of one schedule: the others go on
+            if len(batch) > 1:
+                return sum([await self._decide([one]) for one in batch])
+            await self._failed(batch[0].due, str(error))
             return 0
+        due = {one.due.name: one.due for one in batch}
+        for one in ticked:
+            if one.error is not None:
+                await self._failed(due[one.name], one.error)
         return sum(one.outcome == "fired" for one in ticked)
 
     async def _plan(self, due: DueSchedule) -> Plan:
         since = due.next_at or due.since
         if (due.clock - since).total_seconds() > _LATE_SECONDS:
             return await asyncio.to_thread(planned, due)
+        # Many may be due at once: the event loop goes on between them.
+        await asyncio.sleep(0)
         return planned(due)
 
     async def _failed(self, due: DueSchedule, error: str) -> None:
@@ -136,6 +156,26 @@ class Scheduler:
                 # Waiting: another declaration of this name is in force, of code that a living worker has.
                 if one.outcome in {"made", "taken", "waiting"}:
                     events.emit("schedule_declared", schedule=one.name, outcome=one.outcome, worker=self._worker_id)
+
+
+def batches(decisions: Sequence[Decision]) -> Iterator[list[Decision]]:
+    """What is decided together, with no more ticks than one schedule may have.
+
+    A schedule with a unique job stands alone: a submission locks its keys in one order, and several of them would not.
+    """
+    batch: list[Decision] = []
+    ticks = 0
+    for one in decisions:
+        if (one.due.spec.get("job") or {}).get("unique") is not None:
+            yield [one]
+            continue
+        if batch and (len(batch) == verbs.DECIDED_AT_ONCE or ticks + len(one.plan.fire) > FIRE_MAX):
+            yield batch
+            batch, ticks = [], 0
+        batch.append(one)
+        ticks += len(one.plan.fire)
+    if batch:
+        yield batch
 
 
 def planned(due: DueSchedule) -> Plan:

@@ -26,16 +26,16 @@ FREE, WAITING, BEGUN, ENDED = range(4)
 _TIMEOUT_MARGIN_SECONDS = 5.0
 
 # The header: cells of eight bytes. Times are seconds of the machine's steady clock, which all processes share.
-_LOOP, _WATCH, _BEAT, _STOPPING, _SILENCE, _RAISED, _DONE, _TOP = range(8)
+_LOOP, _WATCH, _BEAT, _STOPPING, _SILENCE, _RAISED, _DONE, _TOP, _BLOCKER, _BLOCKS_SINCE = range(10)
 _CLAIMS = 16
 _CLAIMS_MAX = 1024
 _TASKS_AT = (_CLAIMS + _CLAIMS_MAX) * 8
 _TASKS_MAX = 256
 _TASK = struct.Struct("=d120s")
 _ENTRIES_AT = _TASKS_AT + _TASKS_MAX * _TASK.size
-# Task, serial number, job, token, number of the claim, lease in seconds, start time: eight cells. The states are separate,
-# one byte each.
-_ENTRY = struct.Struct("=I4xQ16sqQf4xd")
+# Task, whether it is the last attempt, serial number, job, token, number of the claim, lease in seconds, start time: eight
+# cells. The states are separate, one byte each.
+_ENTRY = struct.Struct("=IIQ16sqQf4xd")
 _SERIAL, _BEGAN = _ENTRIES_AT // 8 + 1, _ENTRIES_AT // 8 + 7
 _TIME = struct.Struct("=d")
 _RENEWAL = struct.Struct("=dQ")
@@ -44,6 +44,7 @@ _RENEWAL = struct.Struct("=dQ")
 class Entry(NamedTuple):
     state: int
     task: int
+    is_last: int
     serial: int
     job_id: bytes
     token: int
@@ -69,25 +70,23 @@ class Shared:
         self.timeout_of: Callable[[str], float | None] = lambda _: None
 
     @classmethod
-    def create(cls, capacity: int, path: str | None = None) -> Shared:
-        """Without a path it has no name, and disappears with the last process that has it open."""
-        if path is not None:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        else:
-            fd = nameless_file("faultline-shared")
-        os.ftruncate(fd, size(capacity))
-        shared = cls(fd, capacity)
-        shared.set_silence(inf)
+    def create(cls, capacity: int, fd: int | None = None) -> Shared:
+        """In this file, or in a new one. It disappears with the last process that has it open. `OSError`: no room for it."""
+        fd = nameless_file("faultline-shared") if fd is None else fd
+        try:
+            _allocate(fd, size(capacity))
+            shared = cls(fd, capacity)
+        except BaseException:
+            os.close(fd)
+            raise
+        shared.set_loop_timeout(inf)
         return shared
 
     @classmethod
-    def open(cls, path: str) -> Shared:
-        fd = os.open(path, os.O_RDWR)
-        capacity = (os.fstat(fd).st_size - _ENTRIES_AT) // (_ENTRY.size + _RENEWAL.size + 1)
-        if capacity < 1:
-            os.close(fd)
-            raise ValueError(f"{path} is not written yet")
-        return cls(fd, capacity)
+    def of_child(cls, memory: NamelessFile) -> Shared | None:
+        """As a child has filled it; None: it has not yet."""
+        capacity = (os.fstat(memory.fileno()).st_size - _ENTRIES_AT) // (_ENTRY.size + _RENEWAL.size + 1)
+        return None if capacity < 1 else cls(os.dup(memory.fileno()), capacity)
 
     def close(self) -> None:
         """Closes only the descriptor: a thread may still tick."""
@@ -107,7 +106,14 @@ class Shared:
     def stop_asked(self, now: float) -> None:
         self._times[_STOPPING] = now
 
-    def set_silence(self, seconds: float) -> None:
+    def blocked_by(self, hold: Hold | None, now: float) -> None:
+        """The loop is silent, and this job's code is what it runs; None: nobody knows of one."""
+        serial = 0 if hold is None or hold.slot < 0 else self._numbers[_SERIAL + hold.slot * 8]
+        if serial != self._numbers[_BLOCKER]:
+            self._times[_BLOCKS_SINCE] = now
+            self._numbers[_BLOCKER] = serial
+
+    def set_loop_timeout(self, seconds: float) -> None:
         self._times[_SILENCE] = seconds
 
     def claim_sent(self, feed: int, claim: int) -> None:
@@ -135,6 +141,7 @@ class Shared:
                 memory,
                 slot * 64 + _ENTRIES_AT,
                 task,
+                lease.attempt >= lease.max_attempts,
                 serial,
                 lease.job_id.int.to_bytes(16),
                 lease.fencing_token,
@@ -230,12 +237,17 @@ class Shared:
         return self._times[_WATCH]
 
     @property
-    def beat_at(self) -> float:
+    def heartbeat_at(self) -> float:
         return self._times[_BEAT]
 
     @property
     def stop_asked_at(self) -> float:
         return self._times[_STOPPING]
+
+    @property
+    def blocker(self) -> tuple[int, float]:
+        """The serial number of the job that blocks the loop, and since when it was seen there; 0: none is known."""
+        return self._numbers[_BLOCKER], self._times[_BLOCKS_SINCE]
 
     def claims(self) -> set[int]:
         """The claims whose answers are not listed yet."""
@@ -262,7 +274,7 @@ class Shared:
         begun = sorted(self.entries(BEGUN).values(), key=lambda entry: entry.began_at)
         return [(self.task_of(entry)[0], UUID(bytes=entry.job_id)) for entry in begun[:at_most]]
 
-    def silence_allowed(self) -> float:
+    def blocking_allowed(self) -> float:
         """How long the loop may be silent: at most its limit, and the timeouts of all running jobs if all have one."""
         loop_at = self.loop_at
         over = [entry.began_at + self.task_of(entry)[1] for entry in self.entries(BEGUN).values()]
@@ -272,6 +284,30 @@ class Shared:
 
 def size(capacity: int) -> int:
     return _ENTRIES_AT + capacity * (_ENTRY.size + _RENEWAL.size + 1)
+
+
+def _allocate(fd: int, length: int) -> None:
+    """Reserve all of it now. A file that only has its length gets its pages when they are first written, and a process that
+    writes to one for which there is no room is killed by SIGBUS.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, length)
+    else:  # pragma: no cover - not on Linux
+        os.pwrite(fd, bytes(length), 0)
+
+
+class NamelessFile:
+    """Closed when nobody refers to it any more: another thread may be about to map it."""
+
+    def __init__(self, name: str) -> None:
+        self._fd = nameless_file(name)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
 
 
 def nameless_file(name: str) -> int:

@@ -12,9 +12,10 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import traceback
 from types import TracebackType
+
+from faultline.worker.shared import nameless_file
 
 #: How long a process may take to say where it is.
 _ANSWER_SECONDS = 0.2
@@ -53,7 +54,7 @@ class Dump:
     """The file to which one process writes where it is."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the process
+        self._file = os.fdopen(nameless_file("faultline-stack"), "rb", buffering=0)
 
     def fileno(self) -> int:
         return self._file.fileno()

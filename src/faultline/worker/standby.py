@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
@@ -35,7 +34,9 @@ _EXIT_SECONDS = 2.0
 
 
 class Standby:
-    """`health`: a listening socket on which the companion answers for this worker."""
+    """`health`: a listening socket on which the companion answers for this worker. `memory`: a file that the parent has made
+    to look at this worker. Raises `OSError` if there is no room for the shared memory.
+    """
 
     def __init__(  # noqa: PLR0913 - all that the companion must know
         self,
@@ -44,17 +45,16 @@ class Standby:
         *,
         capacity: int,
         grace_seconds: float,
-        silence_seconds: float,
+        loop_timeout_seconds: float,
         owns_process: bool,
         signals: int | None,
         health: socket.socket | None,
-        folder: Path | None,
+        memory: int | None,
         monotonic: Callable[[], float],
         tasks: Mapping[str, Task[..., Any]],
     ) -> None:
-        path = None if folder is None else str(folder / f"{os.getpid()}.shared")
-        self.shared = Shared.create(capacity, path)
-        self.shared.set_silence(silence_seconds)
+        self.shared = Shared.create(capacity, memory)
+        self.shared.set_loop_timeout(loop_timeout_seconds)
         self.shared.timeout_of = lambda name: tasks[name].timeout_seconds if name in tasks else None
         self.shared.loop_ticked(monotonic())
         self.shared.watch_ticked(monotonic())
@@ -70,9 +70,8 @@ class Standby:
             health=None if health is None else health.fileno(),
             grace_seconds=grace_seconds,
             owns_process=owns_process,
-            logs=_somebody_reads_events(),
+            logs=_log_form(),
         )
-        self._path = path
         self._dsn = dsn
         #: For each feed: how often the companion had released jobs when its claim was sent.
         self._epochs: dict[int, int] = {}
@@ -166,9 +165,6 @@ class Standby:
                 process.kill()
                 process.wait()
         self.shared.close()
-        if self._path is not None:
-            with contextlib.suppress(OSError):
-                Path(self._path).unlink()
 
 
 def _close(process: subprocess.Popen[bytes], last_word: bytes = b"") -> None:
@@ -178,13 +174,14 @@ def _close(process: subprocess.Popen[bytes], last_word: bytes = b"") -> None:
             process.stdin.close()
 
 
-def _somebody_reads_events() -> bool:
-    """Whether the companion should write its events to standard error: only if the program logs events."""
+def _log_form() -> events.LogForm | None:
+    """How the companion should write its events to standard error: as the program does. None: that logs none."""
     logger: logging.Logger | None = logging.getLogger("faultline.events")
     if logger is None or not logger.isEnabledFor(logging.ERROR):
-        return False
+        return None
     while logger is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
-            return True
+        handlers = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
+        if handlers:
+            return "text" if any(isinstance(one.formatter, events.TextLines) for one in handlers) else "json"
         logger = logger.parent if logger.propagate else None
-    return False
+    return None

@@ -32,7 +32,7 @@ NUMBERS = (*COUNTS, "wait_seconds_sum", "run_seconds_sum")
 REFUSALS = tuple(
     (verb, reason.value)
     for verb in (
-        "mark_started",
+        "record_start",
         "renew",
         "step",
         "progress",
@@ -42,7 +42,7 @@ REFUSALS = tuple(
         "fail",
         "release",
         "suspend",
-        "start_again",
+        "continue_as_new",
         "record",
         "stream",
     )

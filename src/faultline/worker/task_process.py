@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import pickle
@@ -26,6 +27,7 @@ from faultline.core.forks import keep_from_forks
 from faultline.core.model import Lease
 from faultline.core.running import running
 from faultline.worker.stacks import Dump
+from faultline.worker.task_answers import HEAD_BYTES_MAX, Returned, error_of, outcome_of
 
 if TYPE_CHECKING:
     from faultline.app.tasks import Task
@@ -40,6 +42,8 @@ JOB_BYTES_MAX = 16 * 1024
 #: The kernel kills a process when its worker dies. Elsewhere a thread of the process watches for that.
 _KERNEL_KILLS = sys.platform == "linux"
 _READ_BYTES = 64 * 1024
+#: An idle process begins a job within this time, or is replaced: it is frozen, as by SIGSTOP or a debugger.
+_BEGIN_SECONDS = 10.0
 #: A process whose last job took longer is given no job ahead.
 QUICK_SECONDS = 0.05
 
@@ -55,44 +59,44 @@ class ProcessDied(Exception):
     """The process that ran the task ended before the task did."""
 
 
-class Remade:
-    """An exception that is read without its own `__init__`, which takes other arguments than it has kept."""
+def frame_of(hold: Hold, task: Task[..., Any], limit: float | None, *bytes_max: int) -> bytes:
+    """A job, as its process reads it. The limits of its process are sent only if there are any.
 
-    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
-        self._given = kind, args, state
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, self._given
-
-
-def _remade(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
-    known: Any = next(one for one in kind.__mro__ if one.__module__ == "builtins")
-    error: BaseException = known.__new__(kind, *args)
-    vars(error).update(state)
-    return error
-
-
-def frame_of(hold: Hold, task: Task[..., Any], limit: float | None) -> bytes:
-    """A job, as its process reads it. The limits of its process are sent only if there are any."""
+    :param bytes_max: Of its result, and of the arguments with which it begins anew.
+    """
     limits = task.processes
     if limits is not None and limits.max_jobs is None and limits.max_memory is None:
         limits = None
     lease, fn = hold.lease, task.fn
     values = _lease_values(lease)
-    return pickle.dumps((limits, fn.__module__, fn.__qualname__, lease.job_id.int, values, hold.counts.queue, limit))
+    return pickle.dumps(
+        (limits, fn.__module__, fn.__qualname__, lease.job_id.int, values, hold.counts.queue, limit, bytes_max)
+    )
 
 
 class Call:
     """A job that runs in a process, or waits for one. Without a frame: it only reserves one."""
 
-    __slots__ = ("answer", "began_at", "frame", "hold", "is_late", "limit", "number", "source", "timer")
+    __slots__ = ("answer", "began_at", "deaths", "frame", "hold", "is_late", "limit", "number", "source", "task", "timer")
 
-    def __init__(self, number: int, source: Source, hold: Hold | None, frame: bytes, limit: float | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        source: Source,
+        *,
+        hold: Hold | None = None,
+        task: Task[..., Any] | None = None,
+        frame: bytes = b"",
+        limit: float | None = None,
+    ) -> None:
         self.number = number
         self.source = source
         self.hold = hold
+        self.task = task
         self.frame = frame
         self.limit = limit
+        #: How many processes ended that were given it, before they began it.
+        self.deaths = 0
         #: Whether it raised, and what it returned or raised.
         self.answer: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
         #: By the loop's clock; None: it waits.
@@ -115,11 +119,17 @@ class Call:
 class Pool(Protocol):
     """What is told of a process."""
 
+    #: The largest result that a job may have, and the largest arguments.
+    result_bytes_max: int
+    args_bytes_max: int
+
     def has_room(self) -> None: ...
 
     def is_late(self, call: Call) -> None: ...
 
-    def is_spent(self, process: TaskProcess) -> None: ...
+    def has_not_begun(self, process: TaskProcess, call: Call) -> None: ...
+
+    def is_spent(self, process: TaskProcess, task: str, why: str | None) -> None: ...
 
     def has_died(self, process: TaskProcess) -> None: ...
 
@@ -187,6 +197,8 @@ class TaskProcess:
 
     def hand(self, call: Call) -> None:
         """It runs this after what it has."""
+        if not self.calls:
+            call.timer = self._loop.call_later(_BEGIN_SECONDS, self._pool.has_not_begun, self, call)
         self.calls.append(call)
         head = NUMBER.pack(call.number)
         if len(call.frame) <= JOB_BYTES_MAX:
@@ -272,51 +284,65 @@ class TaskProcess:
             return
         self._read += part
         while not self.is_closed and len(self._read) >= LENGTH.size:
-            end = LENGTH.size + LENGTH.unpack_from(self._read)[0]
-            if len(self._read) < end:
+            size = LENGTH.unpack_from(self._read)[0]
+            end = LENGTH.size + size
+            if size > HEAD_BYTES_MAX + 2 * max(self._pool.result_bytes_max, self._pool.args_bytes_max):
+                # Arguments are text in JSON, at most twice as long. Nobody but the task itself wrote this. It is not kept
+                # until it is complete.
+                self._fail(f"the process of the task sent a message of {size} bytes, more than its worker reads")
+            elif len(self._read) < end:
                 return
-            frame = bytes(self._read[LENGTH.size : end])
-            del self._read[:end]
-            try:
-                kind, content = pickle.loads(frame)  # noqa: S301 - of our own process
-            except Exception as error:  # noqa: BLE001 - a message that cannot be read
-                why = f"what the process of the task sent cannot be read: {type(error).__name__}: {error}"
-                self._pool.is_useless(self, ProcessDied(why))
             else:
-                self._heard(kind, content)
+                frame = bytes(self._read[LENGTH.size : end])
+                del self._read[:end]
+                try:
+                    self._heard(frame)
+                except Exception as error:  # noqa: BLE001 - a message that only the task itself can have written
+                    shown = f"{type(error).__name__}: {error}"[:200]
+                    self._fail(f"the worker cannot read what the process of the task sent: {shown}")
 
-    def _heard(self, kind: str, content: Any) -> None:
+    def _fail(self, why: str) -> None:
+        self._pool.is_useless(self, ProcessDied(why))
+
+    def _heard(self, frame: bytes) -> None:
+        head, _, body = frame.partition(b"\n")
+        kind, *content = json.loads(head)
         if kind == "ended":
-            self._ended(*content)
+            then, why, how, value = content
+            self._ended(then, why, how, value, body)
         elif kind == "began":
             self._began()
         elif kind == "log":
-            self._log(content)
+            self._log(logging.makeLogRecord(*content))
         elif kind == "ready":
             self.is_ready = True
             self._pool.has_room()
+        elif kind == "broken":
+            self._fail(f"the process of the task could not start: {content[0]}")
         else:
-            self._pool.is_useless(self, ProcessDied(f"the process of the task could not start: {content}"))
+            raise ValueError(f"unknown message {kind!r:.40}")
 
     def _began(self) -> None:
         call, loop = self.calls[0], self._loop
         call.begin(loop.time())
+        if call.timer is not None:
+            call.timer.cancel()
         if call.answer.done():
             self._pool.is_useless(self)  # the call was given up in the moment in which it began
         elif call.limit is not None:
             call.timer = loop.call_later(call.limit, self._pool.is_late, call)
 
-    def _ended(self, raised: bool, frame: bytes, text: str | None, then: str) -> None:  # noqa: FBT001 - a message
-        if self.calls[0].is_late:
+    def _ended(self, then: str, why: str | None, how: str, content: Any, body: bytes) -> None:
+        call = self.calls[0]
+        if call.is_late:
             return
-        call = self.calls.popleft()
-        value: Any = None
-        if raised or frame:
-            raised, value = _answered(raised, frame, text)
+        assert call.task is not None  # noqa: S101 - it was given a job
+        raised, value = _answered(how, content, body, call.task)
+        self.calls.popleft()
         call.end(value, raised=raised)
         self.is_quick = self._loop.time() - (call.began_at or 0.0) < QUICK_SECONDS
         if then == "spent":
-            self._pool.is_spent(self)
+            self._pool.is_spent(self, call.task.name, why)
             return
         if then == "follows":
             self._began()
@@ -330,6 +356,8 @@ class TaskProcess:
             token = running.set(self.calls[0].hold if self.calls else None)
             try:
                 logger.handle(record)
+            except Exception:  # noqa: BLE001 - a filter of the program: a log record fails no job
+                logging.lastResort and logging.lastResort.handle(record)
             finally:
                 running.reset(token)
 
@@ -349,15 +377,14 @@ def _setup(functions: list[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
-def _answered(raised: bool, frame: bytes, text: str | None) -> tuple[bool, Any]:  # noqa: FBT001 - as it was sent
-    try:
-        value = pickle.loads(frame)  # noqa: S301 - of our own process
-    except Exception as error:  # noqa: BLE001 - a class that cannot be made again here
-        value = ProcessDied(f"what the task {'raised' if raised else 'returned'} cannot be read here: {error}")
-        raised = True
-    if raised and text is not None:
-        vars(value)["__faultline_text__"] = text
-    return raised, value
+def _answered(how: str, content: Any, body: bytes, task: Task[..., Any]) -> tuple[bool, Any]:
+    """Whether the task raised, and what it returned or raised."""
+    if how == "returned":
+        return False, Returned(body.decode())
+    if how == "raised":
+        return True, error_of(content)
+    name, fields, raised = content
+    return raised, outcome_of(name, fields, task)
 
 
 def end_of(code: int | None) -> ProcessDied:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
 import logging
 import logging.handlers
 import os
@@ -16,32 +17,40 @@ import signal
 import socket
 import sys
 import threading
+from contextvars import copy_context
 from inspect import iscoroutinefunction
 from multiprocessing.spawn import import_main_path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.app import processes
 from faultline.app.attempt import Attempt
+from faultline.app.outcomes import Outcome
+from faultline.app.parameters import Results
 from faultline.app.tasks import Task
 from faultline.app.texts import text_of
 from faultline.core import forks
+from faultline.core.bounds import ARGS_BYTES_MAX
 from faultline.core.errors import ConfigError
 from faultline.core.host import Host
 from faultline.core.running import running
 from faultline.worker.around import around_blocking
 from faultline.worker.hold import Hold
 from faultline.worker.memory import memory_bytes
+from faultline.worker.process_reset import Surroundings
 from faultline.worker.stacks import answer_with
 from faultline.worker.tally import Tally
-from faultline.worker.task_process import JOB_BYTES_MAX, LENGTH, NUMBER, Remade, lease_of
+from faultline.worker.task_answers import error_fields, log_fields, outcome_fields, result_text
+from faultline.worker.task_process import JOB_BYTES_MAX, LENGTH, NUMBER, lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from faultline.core.model import Lease
+
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = JOB_BYTES_MAX + NUMBER.size
-#: What every log record has, as text or numbers.
-_OF_RECORDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+#: Its own: a job may have replaced the functions of the module.
+_written = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def main() -> None:
@@ -54,36 +63,37 @@ def main() -> None:
     _die_with(setup["parent"], kernel_kills=setup["kernel_kills"])
     sys.path[:], sys.argv = setup["path"], setup["argv"]
     processes.is_inside = True
-    _log_to(wire, setup["level"])
     runner = _Runner(wire, setup)
     try:
         for module, path in setup["functions"]:
             runner.function(module, path)
     except BaseException as error:  # noqa: BLE001 - a module may raise anything when it is imported
-        wire.send(("broken", text_of(error)))
+        wire.send("broken", text_of(error))
         return
-    wire.send(("ready", None))
-    _run(_Jobs(jobs, wire), wire, runner)
+    surroundings = Surroundings()
+    wire.send("ready")
+    _run(_Jobs(jobs, wire), wire, runner, surroundings)
 
 
-def _run(jobs: _Jobs, wire: _Wire, runner: _Runner) -> None:
+def _run(jobs: _Jobs, wire: _Wire, runner: _Runner, surroundings: Surroundings) -> None:
     """One job after the other. The worker is told that a job begins before it does, with the end of the last one if it was
-    there by then.
+    there by then. What a job left behind is cleared away before its end is told: if that ends the process, it did that.
     """
     begun, ran = None, 0
     while True:
         if begun is None:
             if (begun := jobs.next()) is None:
                 return
-            wire.send(("began", None))
-        limits, *call = jobs.read(begun)
-        answer = runner.run(*call)
+            wire.send("began")
+        limits, answer, body = runner.run(jobs.read(begun))
         ran += 1
-        if limits is not None and is_spent(limits, ran):
-            wire.send(("ended", (*answer, "spent")))
+        why = surroundings.restore()
+        runner.log_to_worker()
+        if why is not None or (limits is not None and is_spent(limits, ran)):
+            wire.send("ended", "spent", why, *answer, body=body)
             return
         begun = jobs.taken()
-        wire.send(("ended", (*answer, "idle" if begun is None else "follows")))
+        wire.send("ended", "idle" if begun is None else "follows", None, *answer, body=body)
 
 
 def is_spent(limits: processes.Processes, jobs: int) -> bool:
@@ -95,50 +105,95 @@ def is_spent(limits: processes.Processes, jobs: int) -> bool:
     return limits.max_memory is not None and memory_bytes() > limits.max_memory * 1024 * 1024
 
 
+class _Function(NamedTuple):
+    """A task, as this process calls it."""
+
+    call: Callable[..., Any]
+    results: Results
+    #: None: its module has the function, and another one has made a task of it.
+    task: Task[..., Any] | None
+
+
+#: How an attempt ended, and the fields of its outcome or its error.
+_Answer = tuple[str, Any]
+
+
 class _Runner:
     def __init__(self, wire: _Wire, setup: dict[str, Any]) -> None:
-        self._wire = wire
         self._setup = setup
-        self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._functions: dict[tuple[str, str], _Function] = {}
         self._tally = Tally(lambda: 0.0)
+        self._to_worker = _ToWorker(wire)
+        #: What the worker calls the modules that have other names here.
+        self._aliases = {"__mp_main__": "__main__"}
+        if setup["main"] is not None and not setup["main"].endswith(".__main__"):
+            self._aliases[setup["main"]] = "__main__"
+        self.log_to_worker()
 
-    def run(
-        self, module: str, path: str, job_id: int, values: tuple[Any, ...], queue: str, limit: float | None
-    ) -> tuple[bool, bytes, str | None]:
-        """Whether it raised, what it returned or raised (empty: None), and the text of an error."""
-        lease = lease_of(job_id, values)
-        hold = Hold(lease, 0.0, self._tally.of(queue))
-        hold.by = _Here(limit)
-        token = running.set(hold)
-        raised, text, generation = True, None, forks.generation
+    def run(self, frame: bytes | memoryview) -> tuple[processes.Processes | None, _Answer, str]:
+        """The limits of the process, how the attempt ended, and the text of a result."""
+        limits, task, args_max = None, None, ARGS_BYTES_MAX
+        generation = forks.generation
         try:
-            value = self.function(module, path)(**lease.args)
-            raised = False
+            limits, module, path, job_id, values, queue, limit, (result_max, args_max) = pickle.loads(frame)  # noqa: S301 - the worker's
+            function = self.function(module, path)
+            task = function.task
+            # Its own context: what a job sets there is not the next one's.
+            value = copy_context().run(self._call, function, lease_of(job_id, values), queue, limit)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome
-            value, text = error, text_of(error)
-        finally:
-            running.reset(token)
+            if forks.generation != generation:
+                forks.end_child(error)
+            return limits, self._raised(error, task, args_max), ""
         if forks.generation != generation:
             # A child that the task forked: its parent answers.
-            forks.end_child(value if raised else None)
-        if raised:
-            return True, _sent_error(value, text), text
-        try:
-            return False, b"" if value is None else pickle.dumps(value), None
-        except Exception as error:  # noqa: BLE001 - the worker must get an answer
-            shown = f"its result cannot be sent to the worker: {type(error).__name__}: {error}"
-            return True, pickle.dumps(RuntimeError(shown)), shown
+            forks.end_child(None)
+        if isinstance(value, Outcome):
+            return limits, self._outcome(value, task, args_max, raised=False), ""
+        text = result_text(value, function.results, result_max)
+        if isinstance(text, str):
+            return limits, ("returned", None), text
+        return limits, self._outcome(text, None, args_max, raised=False), ""
 
-    def function(self, module: str, path: str) -> Callable[..., Any]:
+    def _call(self, function: _Function, lease: Lease, queue: str, limit: float | None) -> Any:
+        hold = Hold(lease, 0.0, self._tally.of(queue))
+        hold.by = _Here(limit)
+        running.set(hold)
+        return function.call(**lease.args)
+
+    def _raised(self, error: BaseException, task: Task[..., Any] | None, args_max: int) -> _Answer:
+        if isinstance(error, Outcome):
+            return self._outcome(error, task, args_max, raised=True)
+        return "raised", error_fields(error, text_of(error), self._aliases)
+
+    def _outcome(self, outcome: Outcome, task: Task[..., Any] | None, args_max: int, *, raised: bool) -> _Answer:
+        try:
+            name, fields = outcome_fields(outcome, task, args_max)
+        except BaseException as error:  # noqa: BLE001 - the arguments of Again(...) may be anything
+            return self._raised(RuntimeError(f"its outcome cannot be sent to the worker: {text_of(error)}"), None, args_max)
+        return "outcome", [name, fields, raised]
+
+    def function(self, module: str, path: str) -> _Function:
         found = self._functions.get((module, path))
         if found is None:
             task = self._imported(module)
             for part in path.split("."):
                 task = getattr(task, part)
-            found = _wrapped(task) if isinstance(task, Task) else task
+            if isinstance(task, Task):
+                found = _Function(_wrapped(task), task.results, task)
+            else:
+                found = _Function(task, Results(task, path), None)
             self._functions[module, path] = found
-            _log_to(self._wire, self._setup["level"])  # what was imported may have configured its own
+            self.log_to_worker()  # what was imported may have configured its own
         return found
+
+    def log_to_worker(self) -> None:
+        """Whatever is logged here goes through the worker's handlers."""
+        root, handler = logging.getLogger(), self._to_worker
+        handler.level, handler.formatter = logging.NOTSET, None
+        handler.filters.clear()
+        root.filters.clear()
+        root.handlers[:] = [handler]
+        root.setLevel(self._setup["level"])
 
     def _imported(self, module: str) -> Any:
         if module != "__main__":
@@ -150,21 +205,6 @@ class _Runner:
             raise ConfigError("the task is in a program without a file, so its process cannot import it; put it in a module")
         import_main_path(self._setup["main_path"])
         return sys.modules["__main__"]
-
-
-def _sent_error(error: BaseException, text: str | None) -> bytes:
-    """Many exceptions can be written and not read again: their class is, without their `__init__`, for the rules of the
-    task. Else its text.
-    """
-    args, state = error.args, vars(error)
-    for sent in (error, Remade(type(error), args, state), Remade(type(error), args, {}), Remade(type(error), (text,), {})):
-        try:
-            frame = pickle.dumps(sent)
-            pickle.loads(frame)  # noqa: S301 - our own
-        except Exception:  # noqa: BLE001, S112 - the next one has less to send
-            continue
-        return frame
-    return pickle.dumps(RuntimeError(text))
 
 
 def _wrapped(task: Task[..., Any]) -> Callable[..., Any]:
@@ -201,8 +241,10 @@ class _Wire:
         self._wire = forks.keep_from_forks(wire)
         self._lock = threading.Lock()
 
-    def send(self, message: object) -> None:
-        frame = pickle.dumps(message)
+    def send(self, *head: object, body: str = "") -> None:
+        frame = _written(head).encode("utf-8", "surrogatepass")
+        if body:
+            frame += b"\n" + body.encode()
         with self._lock:
             self._wire.sendall(LENGTH.pack(len(frame)) + frame)
 
@@ -257,16 +299,16 @@ class _Jobs:
             if (found := self.taken()) is not None:
                 return found
 
-    def read(self, found: bytes) -> Any:
+    def read(self, found: bytes) -> bytes | memoryview:
         (number,) = NUMBER.unpack_from(found)
         if len(found) > NUMBER.size:
-            return pickle.loads(memoryview(found)[NUMBER.size :])  # noqa: S301 - the worker's
+            return memoryview(found)[NUMBER.size :]
         while number not in self._large:
             if not self._receive():
                 sys.exit(0)
         frame = self._large[number]
         self._large = {other: kept for other, kept in self._large.items() if other > number}
-        return pickle.loads(frame)  # noqa: S301 - the worker's
+        return frame
 
     def _receive(self) -> bool:
         frame = self._wire.receive_frame()
@@ -288,26 +330,7 @@ class _ToWorker(logging.handlers.QueueHandler):
             if logging.lastResort is not None and record.levelno >= logging.lastResort.level:
                 logging.lastResort.handle(record)
             return
-        for name, value in vars(record).items():
-            if name not in _OF_RECORDS:
-                setattr(record, name, _sendable(value))
-        self._wire.send(("log", record))
-
-
-def _sendable(value: object) -> object:
-    """What a record carries beside its text, or how it shows itself if it cannot be read again."""
-    try:
-        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - a log record fails no job
-        return repr(value)
-    return value
-
-
-def _log_to(wire: _Wire, level: int) -> None:
-    """Whatever is logged here goes through the worker's handlers."""
-    root = logging.getLogger()
-    root.handlers[:] = [_ToWorker(wire)]
-    root.setLevel(level)
+        self._wire.send("log", log_fields(vars(record)))
 
 
 def _die_with(parent: int, *, kernel_kills: bool) -> None:

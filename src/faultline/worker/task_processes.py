@@ -16,11 +16,13 @@ import os
 from collections import deque
 from contextlib import asynccontextmanager
 from contextvars import Context
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.outcomes import Snooze
 from faultline.app.texts import storable
 from faultline.core import events
+from faultline.core.bounds import ARGS_BYTES_MAX, RESULT_BYTES_MAX
 from faultline.worker.endings import TimedOut
 from faultline.worker.task_process import QUICK_SECONDS, Call, ProcessDied, TaskProcess, end_of, frame_of
 from faultline.worker.threads import Threads
@@ -38,6 +40,11 @@ _CLOSE_SECONDS = 2.0
 _STATUS_SECONDS = 2.0
 #: If the machine cannot start a process, its job is released for so long.
 _AGAIN_SECONDS = 5.0
+#: How long a process that is replaced may take to end.
+_END_SECONDS = 5.0
+#: After so many processes that ended before they began it, an attempt has failed.
+_DEATHS_MAX = 5
+_LOG_SECONDS = 60.0
 #: A process that has read its next job tells within this time that it has ended the one before.
 _REPORT_SECONDS = 1.0
 
@@ -55,6 +62,8 @@ class TaskProcesses:
         self._functions = [(task.fn.__module__, task.fn.__qualname__) for task in tasks if task.processes is not None]
         self._size = size
         self._ahead = ahead
+        self.result_bytes_max, self.args_bytes_max = RESULT_BYTES_MAX, ARGS_BYTES_MAX
+        self._replaced_logged_at = -inf
         self._numbers = itertools.count(1)
         self._waiting: deque[Call] = deque()
         #: Those that may be given jobs, or are about to.
@@ -67,10 +76,10 @@ class TaskProcesses:
         self._look_later: asyncio.TimerHandle | None = None
 
     async def run(self, hold: Hold, task: Task[..., Any], limit: float | None, source: Source) -> Any:
-        """Run the task in a process. Raises what it raises, `TimedOut` and `ProcessDied`."""
+        """Run the task in a process. Raises what it raises, `TimedOut` and `ProcessDied`; results are `Returned`."""
         source.computing += 1
         try:
-            return await self._answer(Call(next(self._numbers), source, hold, frame_of(hold, task, limit), limit))
+            return await self._answer(self._call(hold, task, limit, source))
         finally:
             source.computing -= 1
 
@@ -79,7 +88,7 @@ class TaskProcesses:
         """A process that runs nothing else meanwhile. Killed afterwards if it has not answered."""
         source.computing += 1
         try:
-            process: TaskProcess = await self._answer(Call(next(self._numbers), source, None, b"", None))
+            process: TaskProcess = await self._answer(Call(next(self._numbers), source))
             try:
                 yield process
             finally:
@@ -93,7 +102,11 @@ class TaskProcesses:
         """Likewise, in this one. If it has ended since, in another."""
         if process.is_closed:
             return await self.run(hold, task, limit, source)
-        return await self._answer(Call(next(self._numbers), source, hold, frame_of(hold, task, limit), limit), process)
+        return await self._answer(self._call(hold, task, limit, source), process)
+
+    def _call(self, hold: Hold, task: Task[..., Any], limit: float | None, source: Source) -> Call:
+        frame = frame_of(hold, task, limit, self.result_bytes_max, self.args_bytes_max)
+        return Call(next(self._numbers), source, hold=hold, task=task, frame=frame, limit=limit)
 
     async def close(self) -> None:
         """Let idle ones end by themselves, and kill what does not."""
@@ -206,6 +219,23 @@ class TaskProcesses:
                 self._drop_soon(process, call)
             self._hand_out()
 
+    def has_not_begun(self, process: TaskProcess, call: Call) -> None:
+        """It may be this loop that stood still: what the process has sent meanwhile is read first."""
+        loop = asyncio.get_running_loop()
+        if call in process.calls:
+            call.timer = loop.call_later(_REPORT_SECONDS, self._replace_frozen, process, call, context=Context())
+
+    def _replace_frozen(self, process: TaskProcess, call: Call) -> None:
+        if call.began_at is not None or call not in process.calls:
+            return
+        self._again(process.withdraw())
+        # One that has read the job may have begun it.
+        if call in process.calls:
+            process.calls.remove(call)
+            call.end(ProcessDied("the process of the task did not begin"), raised=True)
+        self._end(process)
+        self._hand_out()
+
     async def _end_late(self, process: TaskProcess, call: Call) -> None:
         late = TimedOut(f"timed out after {call.limit:g} s; its process was killed")
         where = await process.where()
@@ -275,11 +305,19 @@ class TaskProcesses:
             again.__cause__ = error
             call.end(again, raised=True)
 
-    def is_spent(self, process: TaskProcess) -> None:
-        """It has run its jobs, or uses too much memory. It reads no other job, and ends by itself."""
+    def is_spent(self, process: TaskProcess, task: str, why: str | None) -> None:
+        """It has run its jobs, uses too much memory, or a job has left something in it (`why`). It reads no other job, and
+        ends by itself, unless a thread keeps it.
+        """
         self._again(process.withdraw())
-        self._forget(process)
+        ended = self._forget(process)
         process.close()
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(_END_SECONDS, process.kill, context=Context())
+        ended.add_done_callback(lambda _: late.cancel())
+        if why is not None and loop.time() > self._replaced_logged_at + _LOG_SECONDS:
+            self._replaced_logged_at = loop.time()
+            events.emit("task_process_replaced", task=task, reason=why)
         self._hand_out()
 
     def is_useless(self, process: TaskProcess, why: ProcessDied | None = None) -> None:
@@ -319,7 +357,12 @@ class TaskProcesses:
         process.calls.clear()
         if not process.is_ready:
             return self._waiting.popleft() if self._waiting else None
-        ran = calls.pop(0) if calls and calls[0].began_at is not None else None
+        if not calls:
+            return None
+        first = calls[0]
+        first.deaths += first.began_at is None
+        # What killed the process before it began the job is not the job's, unless it happens each time.
+        ran = calls.pop(0) if first.began_at is not None or first.deaths >= _DEATHS_MAX else None
         self._again(calls)
         return ran
 

@@ -1,6 +1,8 @@
 """Threads for blocking tasks. A thread that never returns is abandoned: it keeps no slot and does not delay the exit.
 
 A thread cannot be ended, so abandoned ones are counted: a process with too many should be replaced.
+
+Libraries that keep something per thread, such as Django its connections, close it in `at_thread_end`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+#: Called in each of these threads when it ends.
+at_thread_end: list[Callable[[], object]] = []
+#: How long to wait for that.
+_END_SECONDS = 2.0
+
 
 class Threads:
     """As many as are needed at once, kept for the next call. They are daemons: a stuck one does not delay the exit.
@@ -34,6 +41,8 @@ class Threads:
         self._lock = threading.Lock()
         self._idle = 0
         self._count = 0
+        self._alive: set[threading.Thread] = set()
+        self._closed = False
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Call it in a thread. Cancelling the future does not stop the call; its outcome is dropped."""
@@ -65,7 +74,9 @@ class Threads:
                 self._idle -= 1
             else:
                 self._count += 1
-                threading.Thread(target=self._work, name=f"faultline-task-{self._count}", daemon=True).start()
+                thread = threading.Thread(target=self._work, name=f"faultline-task-{self._count}", daemon=True)
+                self._alive.add(thread)
+                thread.start()
         self._calls.put(call)
         return outcome
 
@@ -84,16 +95,31 @@ class Threads:
         return len(self._abandoned)
 
     def close(self) -> None:
+        """End the threads; those that are at a call, after it. What the others close in `at_thread_end` is closed then."""
         with self._lock:
+            self._closed = True
             for _ in range(self._idle):
                 self._calls.put(None)
             self._idle = 0
+            at_calls = set(self._at.values())
+            ending = [thread for thread in self._alive if thread.ident not in at_calls]
+        if at_thread_end:
+            for thread in ending:
+                thread.join(_END_SECONDS)
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+        try:
+            while (call := self._calls.get()) is not None:
+                call()
+                with self._lock:
+                    if self._closed:
+                        break  # nothing would tell it to end
+                    self._idle += 1
+            for end in at_thread_end:
+                end()
+        finally:
             with self._lock:
-                self._idle += 1
+                self._alive.discard(threading.current_thread())
 
 
 def _deliver(

@@ -53,7 +53,7 @@ class Turn:
             return
         self._offers_at = math.inf
         try:
-            offered = await self._database.run(limit.offer_turn(self._queue, self._worker_id))
+            offered = await self._database.run(limit.yield_to_waiting_worker(self._queue, self._worker_id))
         except Exception as error:  # noqa: BLE001 - any error: it claims, as it would have
             events.emit("claim_failed", queue=self._queue, error=str(error))
             return
@@ -69,13 +69,16 @@ class Turn:
         if now < self._unforeseen_until and not anew:
             return _REST_SECONDS_MAX
         try:
-            seconds = await self._database.run(limit.next_turn(self._queue))
+            seconds = await self._database.run(limit.next_claim_at(self._queue))
         except Exception as error:  # noqa: BLE001 - any error: it claims again
             events.emit("claim_failed", queue=self._queue, error=str(error))
             return _REST_SECONDS_MAX
         if seconds is None:
             self._unforeseen_until = now + _UNFORESEEN_SECONDS
             return _REST_SECONDS_MAX
+        if seconds == -math.inf:
+            self._in_vain = 0
+            return 0.0
         if seconds > 0:
             again = max(seconds, again if self._in_vain > 1 else _REST_SECONDS_MIN)
             again += self._chance.uniform(0.0, min(_SPREAD * seconds, _SPREAD_SECONDS_MAX))

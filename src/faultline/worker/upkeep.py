@@ -42,18 +42,20 @@ _BITES_MAX = 20
 
 class Upkeep:
     """`may_judge`: whether this worker has been connected long enough to call others dead. `behind`: whether its own leases
-    may have expired in a stall; then it reaps nothing before they are renewed. `on_failed`: called when a reap ended a job.
+    may have expired in a stall, or those of all workers because the database's clock was set forward; then it reaps nothing
+    before they are renewed. `latest`: what that clock can say at most. `on_failed`: called when a reap ended a job.
     """
 
     #: None: nobody observes how jobs end.
     observers: Observers | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it asks the other parts of the worker
         self,
         database: AsyncDatabase,
         *,
         may_judge: Callable[[], bool],
         behind: Callable[[], bool],
+        latest: Callable[[], datetime | None] = lambda: None,
         retention: Retention,
         chance: random.Random,
         tally: Tally,
@@ -68,6 +70,7 @@ class Upkeep:
         self._permits = permits
         self._may_judge = may_judge
         self._behind = behind
+        self._latest = latest
         self._retention = retention
         self._chance = chance
         self._prune_at = self._reconcile_at = self._anywhere_at = 0.0
@@ -82,7 +85,7 @@ class Upkeep:
 
     async def tick(self) -> None:
         """One part that fails keeps no other from being done, unless the database is away."""
-        for part in (self.reap, self.fold, self.expire, self._prune_now_and_then, self._reconcile_now_and_then):
+        for part in (self.reap, self.maintain_limits, self.expire, self._prune_now_and_then, self._reconcile_now_and_then):
             try:
                 await part()
             except Exception as error:  # noqa: BLE001 - any error: try again
@@ -127,15 +130,17 @@ class Upkeep:
             self._lower_bound = None
         else:
             self._lower_bound = await self._database.run(verbs.first_expired(self._lower_bound))
-        reap = verbs.reap(notice_dead=self._may_judge, withheld=self._behind, lower_bound=self._lower_bound)
+        reap = verbs.reap(
+            notice_dead=self._may_judge, withheld=self._behind, lower_bound=self._lower_bound, latest=self._latest
+        )
         for reaped in await self._database.run(reap):
             self._report(reaped)
         if anywhere:
             self._anywhere_at = loop.time() + min(_ANYWHERE_SHARE * (loop.time() - asked_at), _ANYWHERE_SECONDS_MAX)
 
-    async def fold(self) -> None:
+    async def maintain_limits(self) -> None:
         """Hear what happened in idle queues with limits, and which of its own have some by now."""
-        folded = await self._database.run(limit.fold(self._queues))
+        folded = await self._database.run(limit.maintain_limits(self._queues))
         if self._permits is not None:
             self._permits.limit(folded.limited)
 
@@ -151,7 +156,7 @@ class Upkeep:
             reason=reaped.reason,
         )
         if reaped.state is JobState.QUEUED:
-            self._tally.of(reaped.queue).recovered += 1
+            self._tally.of(reaped.queue).requeued += 1
         else:
             # The worker that ran it is gone, so the reaper logs and counts the failure.
             self._tally.of(reaped.queue).failed += 1

@@ -31,6 +31,7 @@ from faultline.worker.leases import Leases
 from faultline.worker.lifespan import Lifespans, StoppedEarly
 from faultline.worker.loop_tick import LoopTick
 from faultline.worker.marks import Marks
+from faultline.worker.namesakes import log_namesakes
 from faultline.worker.observing import Observers
 from faultline.worker.permits import Permits
 from faultline.worker.poll import Poll
@@ -49,7 +50,6 @@ from faultline.worker.upkeep import Upkeep
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine, Mapping
-    from pathlib import Path
 
     from faultline.app.registry import Registry
     from faultline.worker.tally import Report
@@ -72,7 +72,7 @@ class Worker:
     #: For the companion process: a file that shows signals, a socket to serve health on, a folder that the parent reads.
     signals: int | None = None
     health: socket.socket | None = None
-    health_folder: Path | None = None
+    health_memory: int | None = None
 
     _entered = False
     _drained = False
@@ -91,15 +91,15 @@ class Worker:
         retention: Retention | None = None,
         abandoned_threads_max: int = WorkerSettings.abandoned_threads_max,
         job_connections_max: int | None = None,
-        silence_seconds: float = WorkerSettings.silence,
+        loop_timeout_seconds: float = WorkerSettings.loop_timeout,
         task_processes: int | None = None,
         max_jobs: int | None = None,
         max_memory: int | None = None,
     ) -> None:
         _check(queues)
-        check_options(
-            grace_seconds=grace_seconds, silence_seconds=silence_seconds, abandoned_threads_max=abandoned_threads_max
-        )
+        log_namesakes(app, queues)
+        check_options(grace_seconds=grace_seconds, loop_timeout_seconds=loop_timeout_seconds)
+        check_options(abandoned_threads_max=abandoned_threads_max)
         wholes = {"task_processes": task_processes, "max_jobs": max_jobs, "max_memory": max_memory}
         check_options(**{name: given for name, given in wholes.items() if given is not None})
         host = app.host
@@ -108,7 +108,7 @@ class Worker:
         self._app = app
         self._monotonic = host.monotonic
         self._grace_seconds = grace_seconds
-        self._silence_seconds = silence_seconds
+        self._loop_timeout_seconds = loop_timeout_seconds
         #: Those that run until the worker stops, and those that run until its last job has ended.
         self._services, self._last_services = Services(self.id), Services(self.id)
         self.connections = Connections.of(len(queues), sum(queues.values()), job_connections_max)
@@ -177,6 +177,7 @@ class Worker:
             self._database,
             may_judge=self._heartbeat.may_judge,
             behind=self._heartbeat.behind,
+            latest=self._heartbeat.database_time_max,
             retention=retention,
             chance=self._app.host.chance,
             tally=self._tally,
@@ -260,13 +261,14 @@ class Worker:
         self._heartbeat.start()
         self._stop.watch(self._last_services)
         self._last_services.start(self._stand_in)
-        said = (self._announcing.run, self._announcing.try_changed, self._subscribing.run, self._declaring.run)
+        said = (self._announcing.run, self._announcing.wake_changed_programs, self._subscribing.run, self._declaring.run)
         upkeep = (self._upkeep.run, self._upkeep.sample, *said, self._databases.shrink)
         every = (*self._feeds.values(), self._hints.notifier, self._poll, self._resolver, self._scheduler)
         loops = (each.run for each in every if each is not None)
         self._services.start(*loops, *upkeep)
         queues, connections_max = ",".join(self._feeds), self.connections.most
         events.emit("worker_started", worker=self.id, queues=queues, connections_max=connections_max)
+        self._warn_of_unused_queues()
         return self
 
     def _hook(self) -> None:
@@ -339,22 +341,40 @@ class Worker:
     async def _stand_in(self) -> None:
         await self._heartbeat.stand_in(self._database.run)
 
+    def _warn_of_unused_queues(self) -> None:
+        """A queue that no task names is often misspelt. Jobs may still be enqueued there by name or by their options."""
+        used = {task.queue for name, task in self._app.tasks.items() if not name.startswith("faultline.")}
+        for queue in self._feeds if used else ():
+            if queue not in used:
+                todo = "check the name, or ignore this if jobs are enqueued there with options(queue=…) or by name"
+                events.emit("queue_unused", queue=queue, used=", ".join(sorted(used))[:1000], action=todo)
+
     def _start_companion(self) -> None:
+        try:
+            self._keep_company(self._standby())
+        except OSError as error:
+            # Without room for the memory that they share. Jobs run; who asks for the health of this worker gets no answer.
+            events.emit("companion_failed", worker=self.id, error=f"no shared memory: {error}; this worker runs without one")
+
+    def _standby(self) -> Standby:
         running = sum(feed.concurrency for feed in self._feeds.values())
-        standby = Standby(
+        return Standby(
             self._app.dsn,
             self.id,
             capacity=min(_LISTED_MAX, running + len(self._feeds) * 2 * CLAIM_MAX + _LISTED_BESIDE),
             grace_seconds=self._grace_seconds,
-            silence_seconds=self._silence_seconds,
+            loop_timeout_seconds=self._loop_timeout_seconds,
             owns_process=self.owns_process,
             signals=self.signals,
             health=self.health,
-            folder=self.health_folder,
+            memory=self.health_memory,
             monotonic=self._monotonic,
             tasks=self._app.tasks,
         )
+
+    def _keep_company(self, standby: Standby) -> None:
         self._leases.list_for(standby)
+        self._heartbeat.loop = asyncio.get_running_loop()
         self._stop.notify_companion()
         standby.start()
         tick = LoopTick(self.id, standby, self._unstarted, self._monotonic)

@@ -50,6 +50,7 @@ DATABASES = {
         "PASSWORD": _dsn.get("password", ""),
         "HOST": _dsn.get("host", ""),
         "PORT": str(_dsn.get("port", "")),
+        "CONN_MAX_AGE": int(os.environ.get("CONN_MAX_AGE", "0")),
         "TEST": {"MIGRATE": False},
     },
     "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},

@@ -26,6 +26,7 @@ from faultline.integrations.django.compat import (
 )
 from faultline.store.testing import jobs
 from faultline.testing import Drained, drain, frozen_time, on_database
+from faultline.values import Misfit
 from tests.integrations.django_site import tasks
 from tests.integrations.django_site.models import Order
 
@@ -238,7 +239,7 @@ class ResultTests(FaultlineTestCase):
         result = tasks.charge.enqueue(1)
         known: Any = app.tasks.get(tasks.charge.module_path)
         known.plain.clear()
-        with mock.patch.object(known, "check", side_effect=TypeError("no")):
+        with mock.patch.object(known, "accept", side_effect=Misfit("no")):
             drain(app)
 
         result.refresh()

@@ -2,7 +2,7 @@
 
 The JSON of every part that is written with `Report` has the same keys, an empty list where there is nothing:
 
-    {"part": "growth", "quick": false, "machine": {"processor", "cores", "memory_gb", "python", "postgres", "at"},
+    {"part": "growth", "quick": false, "machine": {"processor", "cores", "memory_gb", "python", "postgres", "at", "commit"},
      "figures": [{"name", "value", "unit", "goal", "good"}],
      "tables":  [{"name", "columns": ["...", ...], "rows": [["...", 1.5, ...], ...]}],
      "curves":  [{"name", "varies", "unit", "points": [{"at": 10000, "value": 12.3, ...}], "goal", "ok"}]}
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import subprocess
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,7 +92,17 @@ def machine(connection: psycopg.Connection) -> dict[str, Any]:
         "python": platform.python_version(),
         "postgres": str(connection.info.parameter_status("server_version")),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """What is measured. None where it was not checked out with git."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _processor() -> str:

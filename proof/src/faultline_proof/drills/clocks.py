@@ -46,7 +46,7 @@ ATTEMPTS = {
     "alter function faultline.reap set search_path = pg_temp, pg_catalog": True,
     "set session_replication_role = replica": True,
     "update faultline.open_jobs set lease_expires_at = '-infinity'": True,
-    "update faultline.workers set beat_at = '-infinity'": True,
+    "update faultline.workers set heartbeat_at = '-infinity'": True,
     "select faultline.recover()": True,
 }
 

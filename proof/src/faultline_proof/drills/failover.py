@@ -124,7 +124,7 @@ def live_workers(stage: Stage) -> None:
     stage.note("promoted", standby="synchronous", late=",".join(worker.name for worker in late))
     stage.move_to(standby.dsn)
     promoted_at = stage.value("select clock_timestamp()")
-    back = "select count(*) from faultline.workers where beat_at > %s::timestamptz + interval '5 seconds'"
+    back = "select count(*) from faultline.workers where heartbeat_at > %s::timestamptz + interval '5 seconds'"
     # By then those that are back have reaped several times, and have been connected long enough to judge others.
     stage.wait_for(lambda: bool(stage.value(back, promoted_at) == len(workers) - len(late)), "A and B are back")
     for worker in late:

@@ -103,7 +103,7 @@ def reapers(stage: Stage) -> None:
     stage.execute("update faultline.open_jobs set lease_expires_at = faultline.clock()")
     # A worker whose last heartbeat is recent would be taken for alive, one without a heartbeat on a new run of the server
     # for one that is coming back. Their leases are left alone for some seconds.
-    stage.execute("update faultline.workers set beat_at = beat_at - interval '1 minute'")
+    stage.execute("update faultline.workers set heartbeat_at = heartbeat_at - interval '1 minute'")
     stage.execute("update faultline.settings set server_run_noticed_at = '-infinity'")
     stage.execute(_HOLD_REAPERS)
     with stage.barrier("half way"):

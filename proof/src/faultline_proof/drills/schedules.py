@@ -38,7 +38,7 @@ def through_failover(stage: Stage) -> None:
         spec = schedules.spec_text(Rule(every=every), Submission(TASK), Policy(catch_up="all"))
         stage.app.database.run(schedules.set_schedule(name, spec, by="drill", reason="to be drilled"))
     # One after the other, alone: the first has decided and does not know it, the second has computed and not decided.
-    for name, fault in (("A", "after_tick_committed=kill@4"), ("B", "before_tick_sent=kill@2")):
+    for name, fault in (("A", "after_tick_many_committed=kill@4"), ("B", "before_tick_many_sent=kill@2")):
         stage.worker(name, dsn=dsn, faults=[fault]).wait()
         stage.note("worker_killed", worker_name=name, at=fault)
     workers = [stage.worker(name, dsn=dsn) for name in "CD"]

@@ -29,7 +29,7 @@ SHORT_SECONDS, LONG_SECONDS = 0.1, 600.0
 
 VERBS: dict[str, Callable[[Lease], Statement[Unwritten]]] = {
     "renew": lambda lease: verbs.renew([lease]),
-    "mark_started": lambda lease: verbs.mark_started([lease]),
+    "record_start": lambda lease: verbs.record_start([lease]),
     "step": lambda lease: verbs.step(lease, "stale", 1),
     "progress": lambda lease: verbs.progress(lease, {"percent": 50}),
     "fail": lambda lease: verbs.fail([lease], [Failure("stale")]),

@@ -149,7 +149,7 @@ def beats(scene: Scene) -> Program:
 
 
 def comes_back_and_completes(scene: Scene) -> Program:
-    yield steps.beat(scene.lease)
+    yield steps.heartbeat(scene.lease)
     yield steps.complete(scene.lease)
 
 
@@ -184,7 +184,7 @@ def gives_back(scene: Scene) -> Program:
 
 
 def starts_and_completes(scene: Scene) -> Program:
-    unwritten: Unwritten = yield steps.mark_started(scene.lease)
+    unwritten: Unwritten = yield steps.record_start(scene.lease)
     if not unwritten.stale and not unwritten.busy:
         yield steps.complete(scene.lease)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from faultline_proof.explorer.steps import Step
 
 
-_NO_JOB_CHANGES_BY = ("a standby is promoted", "beat")
+_NO_JOB_CHANGES_BY = ("a standby is promoted", "heartbeat")
 
 
 class Wrong(Exception):
@@ -298,7 +298,7 @@ def _write_one(job: Expected, deed: Deed) -> None:
         case "release":
             job.let_go(JobState.QUEUED)
             job.attempt, job.started = job.attempt - 1, False
-        case "mark_started":
+        case "record_start":
             job.started = True
         case "step":
             if deed.step.word not in {name for name, _ in job.steps}:

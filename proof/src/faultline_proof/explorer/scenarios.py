@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
+from faultline.core.ids import Ids
 from faultline_proof.explorer import programs as does
 from faultline_proof.explorer import steps
 from faultline_proof.explorer.steps import LEASES_RUN_OUT
@@ -64,7 +64,7 @@ def _running_for_the_last_time(scene: Scene) -> Program:
 
 
 def _running_under_a_known_id(scene: Scene) -> Program:
-    yield from _running(scene, id=uuid4())
+    yield from _running(scene, id=Ids().new())
 
 
 def _expired(scene: Scene) -> Program:

@@ -26,12 +26,12 @@ _OF_ONE_JOB = {"enqueue", "fence", "step", "progress", "cancel", "retry", "recor
     "record",
     "spawn",
     "receive",
-    "take",
+    "collect_outcomes",
     "watch",
     "signal",
     "stream",
     "fork",
-    "start_again",
+    "continue_as_new",
 }
 
 
@@ -120,8 +120,8 @@ def release(*leases: Lease) -> Step:
     return Step("release", verbs.release(leases), _about(leases), leases)
 
 
-def mark_started(*leases: Lease) -> Step:
-    return Step("mark_started", verbs.mark_started(leases), _about(leases), leases)
+def record_start(*leases: Lease) -> Step:
+    return Step("record_start", verbs.record_start(leases), _about(leases), leases)
 
 
 def fail(lease: Lease, then: str = "retry") -> Step:
@@ -159,20 +159,20 @@ def all_sessions_end(lease: Lease) -> Step:
     """A standby was promoted: the holder of this lease lives, but its lock is gone and its last heartbeat is old."""
     return _plain(
         "a standby is promoted",
-        "with silent as (insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues,"
+        "with silent as (insert into faultline.workers (id, started_at, heartbeat_at, watched, pid, host, version, queues,"
         " sleeping) values (split_part(%s, '/', 1), faultline.clock(), faultline.clock() - interval '10 seconds', true, 1,"
-        " '', '', '{}', '{}') on conflict (id) do update set beat_at = excluded.beat_at)"
+        " '', '', '{}', '{}') on conflict (id) do update set heartbeat_at = excluded.heartbeat_at)"
         " update faultline.settings set server_run = ''",
         (lease.owner,),
         about=_about([lease]),
     )
 
 
-def beat(lease: Lease) -> Step:
+def heartbeat(lease: Lease) -> Step:
     """The holder of a lease is back, and has its lock again."""
     return _plain(
-        "beat",
-        "select faultline.beat(split_part(%s, '/', 1), '', 1, '', '{}', '{}', true)",
+        "heartbeat",
+        "select faultline.heartbeat(split_part(%s, '/', 1), '', 1, '', '{}', '{}', true)",
         (lease.owner,),
         about=_about([lease]),
     )

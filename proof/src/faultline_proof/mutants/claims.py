@@ -35,7 +35,7 @@ GUARDS: Guards = {
         "lets delayed jobs wait": "          and r.next_run_at <= due\n",
         "keeps the queues apart": ("where r.queue = claim.queue\n          and", "where"),
         "takes waiting jobs only": "          and r.state = 'queued'\n",
-        "takes turns": ("    perform faultline.take_turn(claim.queue);\n", "    null;\n"),
+        "takes turns": ("    perform faultline.lock_large_claim(claim.queue);\n", "    null;\n"),
         "takes no turns for a few": ("if remaining > 20 then", "if remaining > 0 then"),
         "sees time go on in a loop": ("due := faultline.clock();", "due := faultline.now();"),
         "locks the rows": "        for update skip locked\n",
@@ -113,24 +113,24 @@ GUARDS: Guards = {
             ("        where j.queue = wanted\n          and", "        where"),
         ),
     },
-    "take_turn": {
-        "takes turns within its queue": ("faultline.claim_lock(take_turn.queue)", "faultline.claim_lock('')"),
+    "lock_large_claim": {
+        "takes turns within its queue": ("faultline.claim_lock(lock_large_claim.queue)", "faultline.claim_lock('')"),
         "does not wait again at once": "  if in_vain[1] > seconds then\n    return;\n  end if;\n",
         "waits longer and longer before it asks again": ("coalesce(in_vain[2] * 2, 1)", "1"),
         "does not stop asking for good": ("coalesce(in_vain[2] * 2, 1), 32)", "coalesce(in_vain[2] * 2, 1), 3200)"),
         "asks as before once it got its turn": (
-            "      perform set_config('faultline.no_turns', '', false);\n",
+            "      perform set_config('faultline.claim_lock_pause', '', false);\n",
             "      null;\n",
         ),
         "ignores what is no pair of numbers": ("^[0-9]{1,12}(?:[.][0-9]+)? [0-9]{1,4}$", "^.+$"),
         "waits a moment for its turn": ("perform set_config('lock_timeout', '250ms', true)", "null"),
         "goes on without its turn": (
             "  exception when lock_not_available or deadlock_detected then\n"
-            "    perform set_config('faultline.no_turns', seconds + pause || ' ' || pause, false);\n"
+            "    perform set_config('faultline.claim_lock_pause', seconds + pause || ' ' || pause, false);\n"
         ),
         "keeps the caller's patience": "    perform set_config('lock_timeout', patience, true);\n",
     },
-    "mark_start": {
+    "needs_start_record": {
         "has a last attempt marked": "attempt >= max_attempts or ",
         "has attempts after a crash marked": " or reaps > 0",
     },

@@ -12,7 +12,7 @@ def _held(verb: str) -> dict[str, Change]:
     """Guards of a verb for one lease that may look only after the lock."""
     return {
         "is for the holder only": (
-            f"if not faultline.hold({verb}.job_id, {verb}.fencing_token, {verb}.owner) then",
+            f"if not faultline.lock_lease({verb}.job_id, {verb}.fencing_token, {verb}.owner) then",
             "if false then",
         ),
     }
@@ -37,7 +37,10 @@ GUARDS: Guards = {
             "null;",
         ),
         "leaves what has ended as it is": ("    if known.ended_at is not null then\n", "    if false then\n"),
-        "says why it stops at a signal": ("      set error = left(given.error, 16384)\n", "      set error = c.error\n"),
+        "says why it stops at a signal": (
+            "          error = left(given.error, 16384)\n      where",
+            "          error = c.error\n      where",
+        ),
         "says that of signals only": ("c.kind = 'signal' and c.error is null", "c.error is null"),
         "says that once": ("c.kind = 'signal' and c.error is null", "c.kind = 'signal'"),
         "keeps the number of tries": ("tries = greatest(c.tries, given.tries)", "tries = given.tries"),
@@ -100,15 +103,15 @@ GUARDS: Guards = {
             "if false then",
         ),
         "is for the holder only": (
-            "      if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
+            "      if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
             "      if false then\n        raise",
             (
-                "  if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n    return",
+                "  if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then\n    return",
                 "  if false then\n    return",
             ),
         ),
         "compares the lease after the jobs are there": (
-            "      if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
+            "      if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
             "      if false then\n        raise",
         ),
         "looks again after the lock": (
@@ -127,7 +130,7 @@ GUARDS: Guards = {
         "gives every child its index": ("spawn.first_index + u.position - 1", "u.position - 1"),
         "counts what is spawned": ("set spawned = c.spawned + size,", "set spawned = c.spawned,"),
         "waits for no job that waits for it": ("perform faultline.refuse_cycle(spawn.job_id, known);", "null;"),
-        "marks the jobs that existed": ("perform faultline.mark_watched(known);", "null;"),
+        "marks the jobs that existed": ("perform faultline.set_watched(known);", "null;"),
         "makes the job a member of a flow": ("perform faultline.join_flow(spawn.job_id);", "null;"),
         "wakes workers": ("perform faultline.wake_new(queues, lowest_priority, lowest_run_at, at, size);", "null;"),
         "has ended where nobody waits": (
@@ -142,7 +145,7 @@ GUARDS: Guards = {
         "wakes those that sleep": ("(served.name = any (w.sleeping) or wake_new", "(wake_new"),
         "names no more than are needed": ("[:wake_new.jobs + 2]", ""),
     },
-    "mark_watched": {
+    "set_watched": {
         "marks the jobs": (
             "update faultline.open_jobs j set watched = true",
             "update faultline.open_jobs j set watched = j.watched",
@@ -166,7 +169,7 @@ GUARDS: Guards = {
         "refuses too many": ("elsif cardinality(watch.targets) > targets_max then", "elsif false then"),
         "refuses jobs that do not exist": ("  if found then\n    raise", "  if false then\n    raise"),
         "waits for no job that waits for it": ("perform faultline.refuse_cycle(watch.job_id, watch.targets);", "null;"),
-        "marks the jobs": ("perform faultline.mark_watched(watch.targets);", "null;"),
+        "marks the jobs": ("perform faultline.set_watched(watch.targets);", "null;"),
         "notices that the program has changed": (
             "perform faultline.same_call(call, 'watch', watch.name, watch.digest);",
             "null;",
@@ -181,10 +184,13 @@ GUARDS: Guards = {
         "tells what was taken": ('nullif(c.result, \'{"failed": {}, "results": {}}\')', "null::jsonb"),
         "says that one is gone": ("coalesce(j.state, faultline.outcome_pruned(e.job_id, e.index))", "j.state"),
     },
-    "take": {
-        **_held("take"),
-        **_looks("take"),
-        "locks the call before it looks": (" and c.number = take.number for update;", " and c.number = take.number;"),
+    "collect_outcomes": {
+        **_held("collect_outcomes"),
+        **_looks("collect_outcomes"),
+        "locks the call before it looks": (
+            " and c.number = collect_outcomes.number for update;",
+            " and c.number = collect_outcomes.number;",
+        ),
         "refuses a call that waits for no jobs": (
             "if call.id is null or call.kind not in ('children', 'watch', 'after') then",
             "if false then",
@@ -209,7 +215,7 @@ GUARDS: Guards = {
         "says who has failed": ("coalesce(failed, '{}')", "'{}'::jsonb"),
         "knows that the time is over": ("elsif call.until <= at then", "elsif false then"),
         "is history": (
-            "set fencing_token = take.fencing_token, awaited = false, ended_at = at, outcome = call.outcome,",
+            "set fencing_token = collect_outcomes.fencing_token, awaited = false, ended_at = at, outcome = call.outcome,",
             "set",
         ),
     },
@@ -248,6 +254,57 @@ GUARDS: Guards = {
         "waits until the time is over": ("elsif call.until <= at then", "else"),
         "is history": ("    if call.outcome is not null then", "    if false then"),
         "makes the job a member of a flow": ("perform faultline.join_flow(receive.job_id);", "null;"),
+    },
+    "over_at": {
+        "knows when a signal was sent": ("select s.sent_at\n", "select null::timestamptz\n"),
+        "knows when the time of a signal was over": ("return least(timeout, (", "return greatest(null, ("),
+        "waits until the time is over": ("case when call.until <= over_at.at then call.until end", "call.until"),
+        "waits for open jobs": ("bool_and(o.state is null or o.state not in ('queued', 'running'))", "true"),
+        "waits until all are enqueued": (" and call.spawned >= call.total\n", "\n"),
+        "counts from the last that ended": ("coalesce(max(coalesce(f.finished_at", "coalesce(min(coalesce(f.finished_at"),
+        "knows jobs that were pruned": (", call.begun_at)\n      end,", ", null)\n      end,"),
+        "ends at the first failure only where that is wanted": (
+            "case when call.policy = 'fast' then min(o.finished_at) end",
+            "min(o.finished_at)",
+        ),
+        "ends at the first failure": (
+            "case when call.policy = 'fast' then min(o.finished_at) end",
+            "null::timestamptz",
+        ),
+        "knows a call without jobs": ("case when call.total = 0 then call.begun_at else ended end", "ended"),
+        "knows when a step ended": ("return coalesce(call.ended_at, over_at.at);", "return over_at.at;"),
+    },
+    "first_over": {
+        **_held("first_over"),
+        **_looks("first_over"),
+        "refuses waits that are no array": ("jsonb_typeof(first_over.waits) is distinct from 'array'", "false"),
+        "refuses a time that makes no sense": ("if given.seconds not between 0 and 315360000 then", "if false then"),
+        "notices that the program has changed": (
+            "perform faultline.same_call(call, given.kind, given.name, given.digest);",
+            "null;",
+        ),
+        "has a new time after a retry": ("if call.until is null and call.ended_at is null then", "if false then"),
+        "keeps its time": ("if call.until is null and call.ended_at is null then", "if call.ended_at is null then"),
+        "keeps whether only fresh signals count": (", given.fresh\n", ", false\n"),
+        "says again what it said": (
+            "if call.ended_at is not null and call.kind not in ('step', 'atomic') then",
+            "if false then",
+        ),
+        "ends what was over first": ("if moment < coalesce(found_at, 'infinity') then", "if found_at is null then"),
+        "ends the first of equal moments": (
+            "if moment < coalesce(found_at, 'infinity') then",
+            "if moment <= coalesce(found_at, 'infinity') then",
+        ),
+        "receives a signal once": (
+            "set received_by = found_call.number, received_at = at",
+            "set received_at = at",
+        ),
+        "receives nothing that came after the time was over": ("\n        and s.sent_at = found_at", ""),
+        "is history": (
+            "set fencing_token = first_over.fencing_token, awaited = false, ended_at = at, outcome = found_call.outcome,",
+            "set",
+        ),
+        "makes the job a member of a flow": ("perform faultline.join_flow(first_over.job_id);", "null;"),
     },
     "signal": {
         "wants a name": ("coalesce(length(signal.name), 0) not between 1 and 200", "false"),
@@ -346,16 +403,16 @@ GUARDS: Guards = {
             "extract(epoch from at - since)::float8",
         ),
     },
-    "try_changed": {
+    "wake_changed_programs": {
         "asks for these queues": ("where r.queue = wanted\n            and", "where"),
-        "asks for these tasks": ("          and d.task = any (try_changed.tasks)\n", ""),
+        "asks for these tasks": ("          and d.task = any (wake_changed_programs.tasks)\n", ""),
         "leaves alone who waits": ("          and j.suspended is null\n", ""),
         "leaves alone what waits for longer": ("            and r.next_run_at < at + interval '15 minutes'\n", ""),
         "leaves alone what has failed since": (
-            "case when e.event = 'program_changed' then e.detail ->> 'code' <> try_changed.code end",
-            "e.detail ->> 'code' is distinct from try_changed.code",
+            "case when e.event = 'program_changed' then e.detail ->> 'code' <> wake_changed_programs.code end",
+            "e.detail ->> 'code' is distinct from wake_changed_programs.code",
         ),
-        "asks for other code": (" then e.detail ->> 'code' <> try_changed.code end", " then true end"),
+        "asks for other code": (" then e.detail ->> 'code' <> wake_changed_programs.code end", " then true end"),
         "asks for the last entry": ("order by e.id desc", "order by e.id"),
         "looks at every priority": ("and j.priority > level\n", "and j.priority > level and level < -30000\n"),
         "does not wait for locks": ("for update skip locked", "for update"),

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 
 GUARDS: Guards = {
     "fork": {
+        "refuses an id that does not begin with its time": (
+            "if not faultline.is_time_ordered(fork_id) then",
+            "if false then",
+        ),
         "finds no job of another queue": (
             "where j.id = fork.job_id and (fork.only_queues is null or j.queue = any (fork.only_queues));",
             "where j.id = fork.job_id;",
@@ -26,10 +30,14 @@ GUARDS: Guards = {
         "waits for no prune": (" and not f.pruning for share skip locked;", " and not f.pruning for share;"),
         "refuses an unknown call": ("if cut_at is null then", "if false then"),
         "refuses the root of a graph": ("c.number = '0' and c.kind = 'children') then", "false) then"),
+        "lets a saga be that was left": (
+            "c.kind = 'saga' and c.outcome = 'failed'",
+            "c.kind = 'saga' and c.ended_at is not null",
+        ),
         "refuses what was undone": ("if undone is not null then", "if false then"),
         "looks for what was undone before the call only": (
-            "c.ended_at is not null\n    and (cut is null or string_to_array(c.number, '.')::numeric[] < cut)",
-            "c.ended_at is not null",
+            "c.outcome = 'failed'\n    and (cut is null or string_to_array(c.number, '.')::numeric[] < cut)",
+            "c.outcome = 'failed'",
         ),
         "refuses a job of a graph that has not begun": (
             "c.ended_at is null and faultline.open_child(c.id, 2147483647) is not null",
@@ -38,7 +46,7 @@ GUARDS: Guards = {
         "refuses arguments that are no object": ("elsif json_typeof(given) <> 'object' then", "elsif false then"),
         "refuses arguments that were not kept": ("if given is null then", "if false then"),
         "leaves out calls that stopped a failed job": ("      and c.id <> all (stopped)\n", ""),
-        "keeps calls of a job that has not failed": ("if original.state = 'failed' then", "if true then"),
+        "keeps calls of a job that has not failed": ("if original.state in ('failed', 'cancelled') then", "if true then"),
         "leaves out calls that have not ended": ("(c.ended_at is not null or c.kind = 'after')", "true"),
         "keeps what a job of a graph came after": ("(c.ended_at is not null or c.kind = 'after')", "c.ended_at is not null"),
         "leaves out calls from the one given on": (
@@ -49,7 +57,7 @@ GUARDS: Guards = {
         "leaves out changes that come later": ("c.kind <> 'patch' or cut is null", "true"),
         "leaves out what lost a race that has not ended": ("c.outcome is distinct from 'closed' or cut is null", "true"),
         "keeps what lost a race that has ended": (
-            "r.ended_at = c.ended_at\n          and string_to_array(r.number, '.')::numeric[] < cut",
+            "r.ended_moment = c.ended_moment\n          and string_to_array(r.number, '.')::numeric[] < cut",
             "false",
         ),
         "copies results of jobs that may be pruned": ("c.kind in ('children', 'watch') and c.outcome = 'done'", "false"),

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
 GUARDS: Guards = {
-    "start_again": {
+    "continue_as_new": {
         **{guard: change for guard, change in BATCH.items() if guard != "looks up one job after the other"},
-        "refuses arguments that are no array": ("jsonb_typeof(start_again.args) is distinct from 'array'", "false"),
+        "refuses arguments that are no array": ("jsonb_typeof(continue_as_new.args) is distinct from 'array'", "false"),
         "refuses more or fewer arguments than leases": (
-            "jsonb_array_length(start_again.args) <> cardinality(start_again.job_ids)",
+            "jsonb_array_length(continue_as_new.args) <> cardinality(continue_as_new.job_ids)",
             "false",
         ),
         "refuses arguments that are no object": ("jsonb_typeof(a.value) <> 'object'", "false"),
@@ -32,7 +32,10 @@ GUARDS: Guards = {
         "counts the reaps from zero": "        reaps = 0,\n",
         "forgets the progress": "        progress = null,\n",
         "forgets the error": "        last_error = null,\n",
-        "gives each job its own arguments": ("start_again.args -> (i.position::integer - 1)", "start_again.args -> 0"),
+        "gives each job its own arguments": (
+            "continue_as_new.args -> (i.position::integer - 1)",
+            "continue_as_new.args -> 0",
+        ),
         "keeps its children in the flow": (
             " as i (id)\n    cross join",
             " as i (id) join (select where false) n on true\n    cross join",

@@ -42,8 +42,8 @@ GUARDS: Guards = {
         ),
         "refuses a child past which its parent has gone": ("when call.ended_at is not null then", "when false then"),
     },
-    "start_over": {
-        "starts the rest of the flow over too": ("    ids := faultline.revive(ids);\n", ""),
+    "requeue_ended_jobs": {
+        "starts the rest of the flow over too": ("    ids := faultline.reopen_flows(ids);\n", ""),
         "has a job of a graph wait again": ("when e.id = any (waiting) then '9999-01-01Z'", "when false then '9999-01-01Z'"),
         "marks a job of a graph as waiting": (
             "suspended = case when e.id = any (waiting) then true end",
@@ -58,49 +58,65 @@ GUARDS: Guards = {
             "null;",
         ),
     },
-    "revive": {
-        "starts children over that were swept": (
-            "k.state = 'cancelled' and k.last_error in (faultline.swept_error(), faultline.unreached_error())",
-            "false",
+    "reopen_flows": {
+        "opens the calls at which the program stopped": ("        perform faultline.open_again(job);\n", "        null;\n"),
+        "leaves the children of calls alone that are history": (" and c.ended_at is null and l.id", " and l.id"),
+        "starts only its own children over": ("where k.call_id = c.id and", "where"),
+        "starts what comes after over": ("where j.id = any (found || found_behind)", "where j.id = any (found)"),
+        "locks the rows": ("      order by j.id\n      for update\n", "      order by j.id\n"),
+        "looks again after the lock": ("      where j.state in ('failed', 'cancelled')\n", ""),
+    },
+    "open_again": {
+        "opens the call at which the program stopped": (
+            "  where c.id = any (begun);\n  perform",
+            "  where false;\n  perform",
         ),
-        "leaves children alone that somebody cancelled": (
-            "k.state = 'cancelled' and k.last_error in (faultline.swept_error(), faultline.unreached_error())",
-            "k.state = 'cancelled'",
-        ),
-        "starts failed children of a failed parent over": ("or k.state = 'failed' and p.state = 'failed'", ""),
-        "leaves failed children of a cancelled parent alone": (" and p.state = 'failed'", ""),
-        "leaves the children of calls alone that are history": (
-            "and (c.ended_at is null or c.id = any (stopped))",
-            "",
-        ),
-        "opens the call at which the program stopped": ("  where c.id = any (stopped);", "  where false;"),
         "drops the signal at which the program stopped": (
             "set received_by = c.fencing_token || '/' || c.number",
             "set received_by = s.received_by",
         ),
         "drops the signal of that call only": (" and s.received_by = c.number;", " and s.received_by is not null;"),
         "drops the signal of that job only": (" and s.job_id = c.job_id and", " and"),
-        "gives a signal a new time": ("until = case when c.kind <> 'signal' then c.until end", "until = c.until"),
-        "starts only its own children over": ("where k.call_id = c.id\n", "where true\n"),
-        "starts what comes after over": (
-            "c.ended_at is null and k.state = 'cancelled' and k.last_error = faultline.unreached_error()",
-            "false",
-        ),
-        "locks the rows": ("      order by j.id\n      for update\n", "      order by j.id\n"),
-        "looks again after the lock": (
-            "      where j.state in ('failed', 'cancelled')\n",
-            "",
+        "gives a signal a new time": (
+            "until = case when c.kind <> 'signal' or c.outcome = 'closed' then c.until end",
+            "until = c.until",
         ),
     },
+    "forget_calls": {
+        "frees the numbers": ("  delete from faultline.calls c where c.id = any (call_ids) and c.kind <> 'children';\n", ""),
+    },
+    "forget_doubtful": {
+        "forgets only what is doubtful": ("      and c.doubtful\n", ""),
+    },
+    "forget_upstream": {
+        "looks again": ("set ended_at = null, outcome = null, result = null,", "set"),
+    },
+    "closed_with": {
+        "finds what was closed with a failure": ("c.outcome = 'closed' and c.number !~", "false and c.number !~"),
+    },
+    "undone_saga": {
+        "finds a saga that was undone": ("and c.kind = 'saga' and", "and false and"),
+    },
+    "refuse_reopening": {
+        "refuses a child whose saga was undone": ("if saga is null then", "if true then"),
+    },
+    "refuse_behind": {
+        "refuses what cannot run again": ("and f.args is null) then", "and false) then"),
+        "refuses while it runs": ("elsif job.state in ('queued', 'running') and not", "elsif false and not"),
+    },
+    "stand_in": {
+        "makes a new job": ("if cardinality(olds) = 0 then", "if true then"),
+    },
     "stopped_at": {
-        "opens only what failed": ("then c.outcome = 'failed'", "then true"),
-        "opens a signal at which it stopped": ("else c.kind = 'signal' and", "else false and"),
+        "opens only what failed": (" and c.outcome = 'failed'", ""),
+        "opens a signal at which it stopped": ("then c.ended_at is not null and c.error is not null", "then false"),
         "opens no signal that was read": (" and c.error is not null", ""),
-        "leaves a failure alone past which the program went on": ("and d.begun_at > c.ended_at", "and false"),
+        "leaves a failure alone past which the program went on": ("and d.id > c.ended_moment", "and false"),
         "looks at calls of the same branch": (
-            "          and starts_with(c.number, regexp_replace(d.number, '[0-9]+$', ''))\n",
+            "            and starts_with(c.number, regexp_replace(d.number, '[0-9]+$', ''))\n",
             "",
         ),
+        "opens what the job failed by": ("coalesce(c.number = any (named), false)", "false"),
     },
     "cancel_waiting": {
         "is recorded in the journal": (
@@ -115,7 +131,7 @@ GUARDS: Guards = {
         "has its children swept": ("insert into faultline.sweeps (job_id) values (job.id);", "null;"),
         "clears the mark of waiting": "      suspended = null,\n",
     },
-    "break_circles": {
+    "cancel_deadlocked_jobs": {
         "cancels only circles": ("where k.first = k.last\n", "where true\n"),
         "cancels the youngest only": ("and k.last > c.id", "and false"),
         "leaves those alone that wait for something else": ("and c.kind not in ('children', 'watch', 'after')", "and false"),
@@ -128,7 +144,7 @@ GUARDS: Guards = {
             "where j.id = job.id and j.state = 'queued' and j.suspended;",
         ),
     },
-    "wake_overslept": {
+    "wake_overdue_suspended": {
         "nudges only those who can go on": ("      else false\n    end\n", "      else true\n    end\n"),
         "knows that a signal is there": (
             "then faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null",
@@ -140,11 +156,11 @@ GUARDS: Guards = {
         ),
         "knows that all have ended": ("faultline.open_child(c.id, 2147483647) is null", "false"),
         "nudges nobody twice": "    and c.job_id not in (select n.job_id from faultline.nudges n)\n",
-        "takes no more than it was asked for": ("  limit wake_overslept.max_jobs", ""),
+        "takes no more than it was asked for": ("  limit wake_overdue_suspended.max_jobs", ""),
     },
     "reconcile": {
-        "nudges those who have overslept": ("perform faultline.wake_overslept(reconcile.max_jobs);", "null;"),
-        "breaks circles": ("perform faultline.break_circles();", "null;"),
+        "nudges those who have overslept": ("perform faultline.wake_overdue_suspended(reconcile.max_jobs);", "null;"),
+        "breaks circles": ("perform faultline.cancel_deadlocked_jobs();", "null;"),
     },
     "prune": {
         "flows: forgets only what is old enough": ("where f.live_at < horizon\n", "where true\n"),

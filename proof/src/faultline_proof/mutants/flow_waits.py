@@ -20,14 +20,14 @@ GUARDS: Guards = {
         ),
         "refuses to wait for nothing": ("jsonb_array_length(w.calls) = 0 else true end", "false else true end"),
         "looks whether it is over already": (
-            "k.has_ended or (select l.over or l.failed from faultline.look(i.id, true) l)\n",
+            "k.has_ended or (select l.over or l.failed from faultline.can_resume(i.id, true) l)\n",
             "k.has_ended\n",
         ),
         "asks again if a budget was raised": (
-            "coalesce(i.id = any (takers), false) and faultline.was_raised(i.id)",
+            "coalesce(i.id = any (takers), false) and faultline.budget_raised_since_asked(i.id)",
             "false",
         ),
-        "looks for failures too": ("faultline.look(i.id, true)", "faultline.look(i.id, false)"),
+        "looks for failures too": ("faultline.can_resume(i.id, true)", "faultline.can_resume(i.id, false)"),
         "does not wait for what has ended": (
             "coalesce(bool_or(c.ended_at is not null), true) as has_ended",
             "false as has_ended",
@@ -75,7 +75,7 @@ GUARDS: Guards = {
         ),
         "wakes workers for what is due": ("perform faultline.wake_for(due);", "null;"),
     },
-    "look": {
+    "can_resume": {
         "looks at awaited calls only": " and c.awaited",
         "looks at calls that have not ended": " and c.ended_at is null",
         "knows that the time is up": ("coalesce(call.until <= faultline.clock(), false)", "false"),
@@ -92,8 +92,8 @@ GUARDS: Guards = {
             "null;",
         ),
         "waits until all are enqueued": (" and call.spawned >= coalesce(call.total, 0)", ""),
-        "looks for failures when one has failed": ("(look.failures or is_over)", "is_over"),
-        "does not look for failures otherwise": ("(look.failures or is_over)", "true"),
+        "looks for failures when one has failed": ("(can_resume.failures or is_over)", "is_over"),
+        "does not look for failures otherwise": ("(can_resume.failures or is_over)", "true"),
         "wakes early only who wants to": ("call.policy in ('fast', 'cancel') and", ""),
         "cancels only who comes after": ("failed := failed or call.policy = 'cancel';", "failed := true;"),
         "cancels who comes after": ("failed := failed or call.policy = 'cancel';", "failed := false;"),
@@ -185,8 +185,8 @@ GUARDS: Guards = {
         ),
         "keeps the nudge of a locked row": ("        held := held || nudge.ids;\n", ""),
         "looks for failures when one has failed": (
-            "faultline.look(job.id, nudge.failures)",
-            "faultline.look(job.id, false)",
+            "faultline.can_resume(job.id, nudge.failures)",
+            "faultline.can_resume(job.id, false)",
         ),
         "wakes only who can go on": ("elsif verdict.over then", "else"),
         "wakes who can go on": ("elsif verdict.over then", "elsif false then"),
@@ -253,18 +253,21 @@ GUARDS: Guards = {
         "sweeps for the failed": ("in ('failed', 'cancelled')", "in ('cancelled')"),
         "sweeps for the cancelled": ("in ('failed', 'cancelled')", "in ('failed')"),
     },
-    "sweep_bite": {
-        "sweeps the children of this job": (" where c.job_id = sweep_bite.job_id offset 0", " offset 0"),
+    "cancel_children_batch": {
+        "sweeps the children of this job": (" where c.job_id = cancel_children_batch.job_id offset 0", " offset 0"),
         "sweeps one call where only that is asked for": (
-            "        and (sweep_bite.call_id is null or c.id = sweep_bite.call_id)\n",
+            "        and (cancel_children_batch.call_id is null or c.id = cancel_children_batch.call_id)\n",
             "",
         ),
-        "goes on where it was": ("case when c.id = sweep_bite.at_call then sweep_bite.at_index else -1 end", "-1"),
+        "goes on where it was": (
+            "case when c.id = cancel_children_batch.at_call then cancel_children_batch.at_index else -1 end",
+            "-1",
+        ),
         "passes over locked children": (
             "where j.id = any (ids) for update skip locked",
             "where j.id = any (ids) for update",
         ),
-        "leaves jobs of others alone": (" and j.call_id = u.call_id", ""),
+        "leaves jobs of others alone": ("'running') and j.call_id = u.call_id", "'running')"),
         "leaves ended children alone": (" and j.state in ('queued', 'running')", ""),
         "clears the owner": "        lease_owner = null,\n",
         "clears the expiry": "        lease_expires_at = null,\n",
@@ -293,14 +296,8 @@ GUARDS: Guards = {
         "tells workers": ("where coalesce(", "where false and coalesce("),
     },
     "claim": {
-        "gives flows only to those who know them": ("and (claim.flows or r.flow_id is null)", ""),
-        "gives flows to those who know them": ("(claim.flows or r.flow_id is null)", "r.flow_id is null"),
         "clears the mark of waiting": (",\n          suspended = null", ""),
         "says that a job belongs to a flow": ("j.flow_id is not null, j.group_key;", "false, j.group_key;"),
-    },
-    "due": {
-        "counts no flows for those who do not know them": ("and (due.flows or j.flow_id is null)", ""),
-        "counts flows for those who know them": ("(due.flows or j.flow_id is null)", "j.flow_id is null"),
     },
     "complete": {
         "nudges those who wait": ("    perform faultline.nudge_waiters(call_ids, watched);", "    null;"),
@@ -347,7 +344,10 @@ GUARDS: Guards = {
             "(array[job.call_id], case when job.watched then array[cancel.job_id] end, true);",
             "(null, null, true);",
         ),
-        "has the children swept": ("insert into faultline.sweeps (job_id) values (cancel.job_id);", "null;"),
+        "has the children swept": (
+            "insert into faultline.sweeps (job_id, reason) values (cancel.job_id, case when cancel.undo then 'undo' end);",
+            "null;",
+        ),
         "clears the mark of waiting": (",\n        suspended = null", ""),
         "tells those who resolve": ("perform faultline.wake_resolvers();", "null;"),
     },

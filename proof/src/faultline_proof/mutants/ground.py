@@ -24,7 +24,7 @@ GUARDS: Guards = {
         ),
         "goes on within a statement": ("return clock_timestamp();", "return statement_timestamp();"),
     },
-    "durable": {
+    "require_synchronous_commit": {
         "raises what is off": ("current_setting('synchronous_commit') = 'off'", "false"),
         "leaves other levels alone": ("current_setting('synchronous_commit') = 'off'", "true"),
         "is over with the transaction": ("'on', true)", "'on', false)"),
@@ -94,23 +94,31 @@ NO_GUARDS: dict[str, str] = {
     **dict.fromkeys(
         (
             f"{name}: plans for full tables"
-            for name in ("judge", "look", "open_child", "has_failed", "kept_signal", "nudge_waiters", "sweep_bite")
+            for name in (
+                "lease_status",
+                "can_resume",
+                "open_child",
+                "has_failed",
+                "kept_signal",
+                "nudge_waiters",
+                "cancel_children_batch",
+            )
         ),
         "its callers plan for full tables",
     ),
-    "wake_hungry: plans for full tables": "the verbs that end jobs plan for full tables, and it inherits that",
+    "wake_for_free_permit: plans for full tables": "the verbs that end jobs plan for full tables, and it inherits that",
     **dict.fromkeys(
         ("recount_queue: plans for full tables", "is_miscounted: plans for full tables"), "it looks at every permit"
     ),
     **dict.fromkeys(
         ("run_schedule: commits to the disk", "backfill: commits to the disk"), "it enqueues jobs, and that does so, too"
     ),
-    "revive: plans for full tables": "it looks up one row after the other",
+    "reopen_flows: plans for full tables": "it looks up one row after the other",
     **dict.fromkeys(
-        ("beat: plans for full tables", "tally: plans for full tables"),
+        ("heartbeat: plans for full tables", "tally: plans for full tables"),
         "there is but one way to plan it",
     ),
-    "leave: plans for full tables": "a list of workers is never long",
+    "unregister_worker: plans for full tables": "a list of workers is never long",
     **dict.fromkeys(
         ("reconcile: plans for full tables", "sample: plans for full tables"),
         "it looks at every job",

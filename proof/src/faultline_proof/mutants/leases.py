@@ -111,7 +111,7 @@ GUARDS: Guards = {
         "grants no more than the job's own lease": ("make_interval(secs => j.lease_seconds)", "interval '1 day'"),
         "is counted": ("renewals = j.renewals + 1", "renewals = j.renewals"),
     },
-    "mark_started": {
+    "record_start": {
         **BATCH,
         "sets the mark": ("set started = true", "set started = j.started"),
     },
@@ -143,14 +143,14 @@ GUARDS: Guards = {
             "<> same_transaction.fenced_in then",
         ),
     },
-    "hold": {
-        "compares the token": "and j.fencing_token = hold.fencing_token ",
-        "compares the owner": " and j.lease_owner = hold.owner",
+    "lock_lease": {
+        "compares the token": "and j.fencing_token = lock_lease.fencing_token ",
+        "compares the owner": " and j.lease_owner = lock_lease.owner",
         "locks the row": ("\n  for update;", ";"),
         "compares under the lock": (
             "\n  for update;\n  return found;",
             (
-                ";\n  if found then\n    perform from faultline.open_jobs j where j.id = hold.job_id for update;\n"
+                ";\n  if found then\n    perform from faultline.open_jobs j where j.id = lock_lease.job_id for update;\n"
                 "  end if;\n  return found;"
             ),
         ),
@@ -164,7 +164,7 @@ GUARDS: Guards = {
     },
     "step": {
         "is written by the holder only": (
-            "if faultline.hold(step.job_id, step.fencing_token, step.owner) then",
+            "if faultline.lock_lease(step.job_id, step.fencing_token, step.owner) then",
             "if true then",
         ),
         "leaves a remembered step as it is": ("do nothing", "do update set result = excluded.result"),
@@ -176,7 +176,7 @@ GUARDS: Guards = {
     },
     "progress": {
         "is written by the holder only": (
-            "if faultline.hold(progress.job_id, progress.fencing_token, progress.owner) then",
+            "if faultline.lock_lease(progress.job_id, progress.fencing_token, progress.owner) then",
             "if true then",
         ),
         "refuses a large value": ("octet_length(progress.progress::text) > 65536", "false"),
@@ -212,19 +212,22 @@ GUARDS: Guards = {
         "forgives only the token of the ledger": "and f.fencing_token = l.token ",
         "forgives only the owner of the ledger": " and f.owner = l.owner",
     },
-    "judge": {
+    "lease_status": {
         "believes the ledger": ("  order by k.state = 'succeeded' desc\n", "  order by k.state = 'succeeded'\n"),
-        "compares the token": "when known.fencing_token is distinct from judge.fencing_token then 'token_mismatch'",
+        "compares the token": "when known.fencing_token is distinct from lease_status.fencing_token then 'token_mismatch'",
         "knows a lease without a token": (
-            "known.fencing_token is distinct from judge.fencing_token",
-            "known.fencing_token <> judge.fencing_token",
+            "known.fencing_token is distinct from lease_status.fencing_token",
+            "known.fencing_token <> lease_status.fencing_token",
         ),
         "compares the owner": (
-            "when known.owner is not null and known.owner is distinct from judge.owner then 'token_mismatch'",
+            "when known.owner is not null and known.owner is distinct from lease_status.owner then 'token_mismatch'",
             "",
         ),
-        "returns the current token": ("current_token := known.fencing_token", "current_token := judge.fencing_token"),
-        "knows a lease without an owner": ("known.owner is distinct from judge.owner", "known.owner <> judge.owner"),
+        "returns the current token": ("current_token := known.fencing_token", "current_token := lease_status.fencing_token"),
+        "knows a lease without an owner": (
+            "known.owner is distinct from lease_status.owner",
+            "known.owner <> lease_status.owner",
+        ),
         "knows that a job has ended": "when known.state in ('succeeded', 'failed', 'cancelled') then 'not_running'",
         "knows that nobody holds the job": "when known.owner is null then 'lease_lost'",
         "knows that there is no such job": "when known.state is null then 'not_running'",

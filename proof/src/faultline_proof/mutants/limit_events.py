@@ -8,11 +8,21 @@ if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
 GUARDS: Guards = {
-    "hear": {
+    "apply_group_events": {
         "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
         "hears what was open": ("      where x.xid < shard.seen_to\n", "      where false\n"),
+        "hears of permits beside what came in": (
+            "from (values (false), (true)) as k (arrival)\n    cross",
+            "from (values (true)) as k (arrival)\n    cross",
+        ),
+        "puts who is heard of later behind": "    shard.arrival_virtual_time := shard.arrival_virtual_time +"
+        " cardinality(heard.group_keys) * 1e-9;\n",
         "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
-        "hears of about a thousand groups": (" < hear.most\n      )", " < 1e9\n      )"),
+        "hears of about a thousand groups": (" < apply_group_events.most as is_taken", " < 1e9 as is_taken"),
+        "goes on with what is left": (
+            "least(heard.left_from, pg_snapshot_xmax(heard.snapshot))",
+            "pg_snapshot_xmax(heard.snapshot)",
+        ),
         "looks from here on where there was nothing": ("    if shard.seen_to = '0' then\n", "    if false then\n"),
         "keeps what is open where there was nothing": ("faultline.open_xids(before, shard.seen_to)", "'{}'"),
         "has looked what is open before it looks for events": (
@@ -21,15 +31,23 @@ GUARDS: Guards = {
             ("faultline.open_xids(before, ", "faultline.open_xids(pg_current_snapshot(), "),
         ),
     },
-    "hear_groups": {
+    "apply_events_to_groups": {
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
         "gives no turn to an empty group": (
-            " and (coalesce(g.more, false) or s.priority is not null) as ready",
+            " and (coalesce(g.has_waiting, false) or j.priority is not null) as ready",
             " as ready",
         ),
         "gives a turn only where there is room": (
             "h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end",
             "true",
+        ),
+        "takes in no group whose jobs are gone": (
+            "where s.priority is not null and exists (",
+            "where s.priority is not null or exists (",
+        ),
+        "takes in no group whose jobs have expired": (
+            "          and (r.expires_at is null or r.expires_at > apply_events_to_groups.due or r.fencing_token > 0)\n",
+            "",
         ),
         "counts nobody below zero": (
             "greatest(0, coalesce(g.holding, 0) - s.freed_group)",
@@ -39,17 +57,18 @@ GUARDS: Guards = {
             "case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end",
             "g.head_at",
         ),
-        "puts who comes in behind those who wait": ("greatest(g.turn, k.entry)", "g.turn"),
+        "puts who comes in behind those who wait": ("greatest(g.virtual_time, k.arrival_virtual_time)", "g.virtual_time"),
         "puts who comes in for the first time behind those who wait": (
-            "k.holding / k.weight, k.entry, k.priority",
+            "k.holding / k.weight, k.arrival_virtual_time, k.priority",
             "k.holding / k.weight, 0, k.priority",
         ),
         "puts who comes in behind who came in before": (
-            "shard.entry + row_number() over (order by s.run_at, s.group_key) * 1e-9",
-            "shard.turn",
+            "shard.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9",
+            "shard.virtual_time",
         ),
     },
-    "tell_groups": {
+    "insert_group_events": {
+        "tells permits from what came in": ("coalesce(bool_and(g.freed_group = 0), true)", "true"),
         "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
     },
     "open_xids": {
@@ -76,9 +95,12 @@ GUARDS: Guards = {
             "(old.counted & ~3);",
         ),
         "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
-        "wakes who waits": ("    perform faultline.wake_hungry(old.queue,", "    perform faultline.wake_hungry('',"),
+        "wakes who waits": (
+            "    perform faultline.wake_for_free_permit(old.queue,",
+            "    perform faultline.wake_for_free_permit('',",
+        ),
     },
-    "give_way": {
+    "break_group_deadlocks": {
         "is for those that wait for each other": (
             "      select k.first as id from walks k where k.first = k.last\n",
             "      select k.first as id from walks k\n",
@@ -87,8 +109,14 @@ GUARDS: Guards = {
         "the youngest gives way, and no other": ("and k.last > c.id", "and false"),
         "waits for nobody": ("        for update skip locked\n", "        for update\n"),
         "is recorded in the journal": ("      from freed f\n    )", "      from freed f where false\n    )"),
-        "tells the claims": ("    perform faultline.tell_groups(job.queue,", "    perform faultline.tell_groups('',"),
-        "wakes who waits": ("    perform faultline.wake_hungry(job.queue,", "    perform faultline.wake_hungry('',"),
+        "tells the claims": (
+            "    perform faultline.insert_group_events(job.queue,",
+            "    perform faultline.insert_group_events('',",
+        ),
+        "wakes who waits": (
+            "    perform faultline.wake_for_free_permit(job.queue,",
+            "    perform faultline.wake_for_free_permit('',",
+        ),
     },
     "complete": {
         "frees permits": "    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);\n",
@@ -103,7 +131,10 @@ GUARDS: Guards = {
     },
     "free_ended": {
         "frees the queue's permit where it was counted": ("e.at_home <> e.at_shard group by", "false group by"),
-        "wakes who waits": ("    perform faultline.wake_hungry(one.queue, one.shard, one.group_keys);\n", "    null;\n"),
+        "wakes who waits": (
+            "    perform faultline.wake_for_free_permit(one.queue, one.shard, one.group_keys);\n",
+            "    null;\n",
+        ),
         "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
     },
     "guards.sql": {

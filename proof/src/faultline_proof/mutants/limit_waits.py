@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 _LEVELS = ("j.priority > level and j.priority < case when level < 0 then 0 else 32768 end", "j.priority > level")
 
 GUARDS: Guards = {
-    "has_due": {"does not search for priority 0": _LEVELS},
-    "pick_plain": {"does not search for priority 0": _LEVELS},
-    "was_raised": {
+    "has_due_ungrouped": {"does not search for priority 0": _LEVELS},
+    "pick_ungrouped": {"does not search for priority 0": _LEVELS},
+    "budget_raised_since_asked": {
         "looks at what this run was told": (" and (w.value ->> 'token')::bigint = j.fencing_token", ""),
         "locks the budgets": "    for share of b\n",
         "compares the moments": ("if one.raised_at >= one.asked_at then", "if one.raised_at is not null then"),
     },
-    "wake_takers": {
+    "wake_budget_waiters": {
         "calls those who wait": ("    set next_run_at = at, suspended = null, takes", "    set takes"),
         "calls who was told before": (
             "(j.takes #> path ->> 'asked_at')::timestamptz <= raised\n    for",
@@ -47,17 +47,17 @@ GUARDS: Guards = {
         "lowers the burst with the time": ("(kept ->> 'per')::numeric", "(in_force ->> 'per')::numeric"),
         "raises no burst": ("        (in_force ->> 'burst')::numeric,\n", ""),
     },
-    "line_up": {"says when it asked": ("    'asked_at', at\n", "    'asked_at', 'infinity'::timestamptz\n")},
+    "reserve_budget_slot": {"says when it asked": ("    'asked_at', at\n", "    'asked_at', 'infinity'::timestamptz\n")},
     "release": {
         "asks again if a budget was raised": (
-            "          when j.takes is not null and faultline.was_raised(j.id) then faultline.clock()\n"
+            "          when j.takes is not null and faultline.budget_raised_since_asked(j.id) then faultline.clock()\n"
         ),
     },
     "orphaned_budget": {
         "keeps what people have set": (" and b.override = '{}'", ""),
         "asks who has it": ("coalesce(orphaned_budget.budget <> all (w.budgets), false)", "true"),
         "asks those who do not say": ("all (w.budgets), false)", "all (w.budgets), true)"),
-        "asks the living alone": ("      where w.beat_at > faultline.clock() - interval '15 seconds'\n", ""),
+        "asks the living alone": ("      where w.heartbeat_at > faultline.clock() - interval '15 seconds'\n", ""),
         "wants a worker": ("    ), false);", "    ), true);"),
     },
     "set_budget": {
@@ -70,10 +70,10 @@ GUARDS: Guards = {
             "if faultline.orphaned_budget",
         ),
     },
-    "pick_kept": {
+    "pick_permit_holders": {
         "remembers the true time": (",\n        group_at = coalesce(j.group_at, j.next_run_at)", ""),
     },
-    "ease_groups": {
+    "recheck_groups": {
         "calls retries that were put off": (
             "    update faultline.open_jobs j set next_run_at = j.group_at",
             "    update faultline.open_jobs j set next_run_at = j.next_run_at",
@@ -83,13 +83,16 @@ GUARDS: Guards = {
             "        and (j.group_at is not null or true)\n",
         ),
         "calls those of the group alone": (
-            "        and (ease_groups.group_key = '*' or j.group_key = ease_groups.group_key)\n      for update",
+            "        and (recheck_groups.group_key = '*' or j.group_key = recheck_groups.group_key)\n      for update",
             "      for update",
         ),
     },
-    "offer_turn": {
-        "looks whether permits are left": (" and s.hungry)", ")"),
-        "looks at its own queue": ("where s.queue = offer_turn.queue and s.hungry", "where s.hungry"),
+    "yield_to_waiting_worker": {
+        "looks whether permits are left": (" and s.has_unmet_demand)", ")"),
+        "looks at its own queue": (
+            "where s.queue = yield_to_waiting_worker.queue and s.has_unmet_demand",
+            "where s.has_unmet_demand",
+        ),
     },
     "wake_one": {
         "does not wake the caller": (" and w.id <> wake_one.but_not", ""),

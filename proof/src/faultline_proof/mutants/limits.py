@@ -10,14 +10,10 @@ if TYPE_CHECKING:
 GUARDS: Guards = {
     "claim": {
         "goes by the limits of its queue": ("if known_queue.limited then", "if false then"),
-        "gives one at a time to who may hold jobs ahead": (
-            "case when claim.limits then remaining else least(remaining, 1) end",
-            "remaining",
-        ),
         "waits for the disk unless its caller syncs it": ("if claim.syncs then", "if true then"),
-        "does not keep others waiting for the disk": ("      perform faultline.commit_lazily();", "      null;"),
+        "does not keep others waiting for the disk": ("      perform faultline.allow_asynchronous_commit();", "      null;"),
     },
-    "commit_lazily": {
+    "allow_asynchronous_commit": {
         "waits for the disk where something was written before": ("pg_current_xact_id_if_assigned() is null", "true"),
         "is over with the transaction": ("'off', true)", "'off', false)"),
     },
@@ -28,32 +24,40 @@ GUARDS: Guards = {
         "looks at the owner": " and j.lease_owner = sync_claim.owner",
         "looks at the job": "j.id = sync_claim.job_id and ",
     },
-    "claim_within": {
+    "claim_limited": {
         "wants READ COMMITTED": "  perform faultline.read_committed('a claim of a queue with limits');\n",
         "ends a claim that is left open": (
             "    perform set_config('idle_in_transaction_session_timeout', '5s', true);\n",
             "    null;\n",
         ),
         "lets due jobs arrive": (
-            "      perform faultline.let_arrive(claim_within.queue, claim_within.shards, due);\n",
+            "      perform faultline.move_due_jobs_into_groups(claim_limited.queue, claim_limited.shards, due);\n",
             "      null;\n",
         ),
         "hears what happened": (
             "      shard := part.shard;\n      -- Again",
             "      -- Again",
         ),
-        "hears of few groups for a few jobs": ("greatest(500, 2 * claim_within.max_jobs)", "20000"),
-        "hears of as many groups as it grants jobs": ("greatest(500, 2 * claim_within.max_jobs)", "500"),
-        "hears on where nothing can be granted": ("exit when not part.more or", "exit when true or"),
-        "grants nothing of a queue that was paused meanwhile": (" and q.paused_at is null;", ";"),
-        "lets groups be ready whose time has come": "      perform faultline.let_ready(shard, due);\n",
+        "hears of few groups for a few jobs": ("greatest(500, 2 * claim_limited.max_jobs)", "20000"),
+        "hears of as many groups as it grants jobs": ("greatest(500, 2 * claim_limited.max_jobs)", "500"),
+        "hears on where nothing can be granted": ("exit when not shard.unfinished or", "exit when true or"),
+        "hears no more than it must where nothing may be granted": (
+            "shard.unfinished or room <= 0 or",
+            "shard.unfinished or",
+        ),
+        "says that it has not done looking": ("shard.unfinished := part.more;", "shard.unfinished := false;"),
+        "says so only where there is room": ("shard.unfinished and room > 0;", "shard.unfinished;"),
+        "grants nothing of a queue that was paused meanwhile": (" and q.paused_at is null\n", "\n"),
+        "grants nothing while `recover` holds it": ("s.limits_held_until > faultline.clock()", "false"),
+        "looks whether it is held after a recover": "  lock table faultline.open_jobs in row exclusive mode;\n",
+        "lets groups be ready whose time has come": "      perform faultline.mark_groups_ready(shard, due);\n",
         "grants no more than the queue may": ("room := least(part.room, remaining)", "room := remaining"),
         "takes those that kept a permit": ("      if waits.kept then\n", "      if false then\n"),
         "leaves half to others than heads": (
             "case when divided then (room + (random() < 0.5)::integer) / 2 else room end",
             "room",
         ),
-        "knows how many shards there are": (" and q.shards = claim_within.shards and", " and"),
+        "knows how many shards there are": (" and q.shards = claim_limited.shards and", " and"),
         "leaves half to jobs of no group": (
             "case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else",
             "case when false then 0 else",
@@ -63,10 +67,7 @@ GUARDS: Guards = {
             "if not (waits.ready or waits.kept) then",
         ),
         "takes jobs of no group": (
-            (
-                "        ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due,"
-                " room - cardinality(ctids));\n"
-            ),
+            ("        ctids := ctids || faultline.pick_ungrouped(claim_limited.queue, due, room - cardinality(ctids));\n"),
             "        null;\n",
         ),
         "counts every grant": ("case when j.group_key is null then 1 else 3 end | (shard.shard << 2)", "null::smallint"),
@@ -93,64 +94,76 @@ GUARDS: Guards = {
             " and max(l.holding / l.weight) < min((l.holding + 1) / l.weight) as one_each",
             " as one_each",
         ),
-        "reads no turns that were served": (" and g.turn >= shard.turn\n", "\n"),
-        "sees groups that hold nothing": ("g.load = 0 and g.turn >= shard.turn", "g.load < 0"),
-        "sees groups that hold something": ("g.ready and g.load > 0\n", "g.ready and g.load < 0\n"),
+        "reads no turns that were served": (" and g.virtual_time >= shard.virtual_time\n", "\n"),
+        "sees groups that hold nothing": (
+            "g.holding_per_weight = 0 and g.virtual_time >= shard.virtual_time",
+            "g.holding_per_weight < 0",
+        ),
+        "sees groups that hold something": (
+            "g.ready and g.holding_per_weight > 0\n",
+            "g.ready and g.holding_per_weight < 0\n",
+        ),
+        "passes many groups that are empty": ("      perform faultline.clear_gone(shard, due);\n", "      null;\n"),
         "moves on where groups come in": (
-            "    shard.entry := greatest(shard.entry, shard.turn) + cardinality(served.ctids) * 1e-6;\n",
+            (
+                "    shard.arrival_virtual_time := greatest(shard.arrival_virtual_time, shard.virtual_time) +"
+                " cardinality(served.ctids) * 1e-6;\n"
+            ),
             "",
         ),
-        "moves the turn by the weight": ("turn = j.turn + j.jobs / j.weight", "turn = j.turn + j.jobs"),
+        "moves the turn by the weight": (
+            "virtual_time = j.virtual_time + j.jobs / j.weight",
+            "virtual_time = j.virtual_time + j.jobs",
+        ),
         "moves no head past a locked row": (
-            "j.are_first and pick_groups.flows then coalesce(j.last_id",
+            "j.are_first then coalesce(j.last_id",
             "true then coalesce(j.last_id",
-            ("j.are_first and pick_groups.flows then coalesce(j.last_at", "true then coalesce(j.last_at"),
+            ("j.are_first then coalesce(j.last_at", "true then coalesce(j.last_at"),
         ),
         "looks again at a locked row": (
-            "s.want = 0 or not f.are_first or coalesce",
-            "s.want = 0 or coalesce",
+            "s.want = 0 or not f.are_first or s.seen",
+            "s.want = 0 or s.seen",
         ),
         "picks no job twice": (
             "still in its group.\n            and (r.priority, r.group_at, r.id) > (a.",
             "still in its group.\n            and (r.priority, r.group_at, r.id) >= (a.",
         ),
         "passes over what has expired": (
-            "ctids))\n            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n",
-            "ctids))\n",
+            "            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n",
+            "",
         ),
-        "picks no job twice for a caller that knows no flows": (" and r.ctid <> all (pick_groups.ctids))", ")"),
-        "sees when a group is empty that has no flows": (
-            "coalesce(s.waiting, s.seen) > s.taken as has_more",
-            "coalesce(s.waiting, s.seen) > s.taken or not pick_groups.flows as has_more",
-        ),
-        "puts off what its caller may not have": (
-            " or s.taken < s.want and s.waiting > s.taken as is_barred",
-            " as is_barred",
-        ),
-        "keeps what its caller may not have": ("coalesce(s.waiting, s.seen) >", "s.seen >"),
         "waits for the next token": (
             "pick_groups.due + make_interval(secs => (1 - j.tokens_left) / j.rate)",
             "pick_groups.due",
         ),
     },
-    "pick_behind": {
+    "clear_gone": {
+        "leaves groups that have jobs": ("    where not exists (", "    where true or not exists ("),
+        "passes over what has expired": (
+            "        and (r.expires_at is null or r.expires_at > clear_gone.due or r.fencing_token > 0)\n",
+            "",
+        ),
+    },
+    "next_claim_at": {
+        "says who has not done looking": ("when shard.unfinished and part.room > 0 then", "when false then"),
+        "knows when recover holds it": ("s.limits_held_until > at", "false"),
+    },
+    "pick_past_locked_head": {
         "passes over what somebody has locked": (
-            "    limit pick_behind.most\n    for update of r skip locked\n",
+            "    limit pick_past_locked_head.most\n    for update of r skip locked\n",
             "    limit 0\n",
         ),
         "keeps within what the group may have": (
-            "    limit pick_behind.most\n    for update",
-            "    limit pick_behind.most + 1\n    for update",
+            "    limit pick_past_locked_head.most\n    for update",
+            "    limit pick_past_locked_head.most + 1\n    for update",
         ),
         "passes nothing in a group that keeps its order": ("::boolean then", "::boolean and false then"),
-        "leaves jobs of flows to those who know them": ("(pick_behind.flows or r.flow_id is null)", "true"),
         "passes over what has expired": (
-            "(r.expires_at is null or r.expires_at > pick_behind.due or r.fencing_token > 0)",
+            "(r.expires_at is null or r.expires_at > pick_past_locked_head.due or r.fencing_token > 0)",
             "true",
         ),
-        "picks no job twice": "        and r.ctid <> all (pick_behind.picked)\n",
     },
-    "pick_kept": {
+    "pick_permit_holders": {
         "takes one of a group": ("k.nth = 1 and (", "("),
         "takes none beside one that runs": ("(coalesce(g.holding, 1) <= 1 or", "(true or"),
         "takes a token of the group": (
@@ -168,55 +181,65 @@ GUARDS: Guards = {
     },
     "declare_queue": {
         "keeps the burst above the shards": "  perform faultline.check_shards(declare_queue.queue);\n",
-        "divides the permits": "  perform faultline.divide(declare_queue.queue);\n",
+        "divides the permits": "  perform faultline.rebalance_permits_now(declare_queue.queue);\n",
     },
     "set_limit": {
         "keeps the burst above the shards": "  perform faultline.check_shards(set_limit.queue);\n",
-        "divides the permits": "  perform faultline.divide(set_limit.queue);\n",
+        "divides the permits": "  perform faultline.rebalance_permits_now(set_limit.queue);\n",
     },
     "write_limit": {
         "lets those look again who waited": (
-            "    perform faultline.ease_groups(write_limit.queue, write_limit.group_key, coalesce(was.effective, '{}'));\n",
+            (
+                "    perform faultline.recheck_groups(write_limit.queue, write_limit.group_key, coalesce(was.effective,"
+                " '{}'));\n"
+            ),
             "    null;\n",
         ),
     },
-    "ease_groups": {
+    "recheck_groups": {
         "lets those look again who waited for a permit": (
-            "or g.more and not g.ready and g.not_before is null and g.holding < coalesce(",
-            "or g.more and not g.ready and g.not_before is null and g.holding < least(-1, ",
+            "or g.has_waiting and not g.ready and g.not_before is null and g.holding < coalesce(",
+            "or g.has_waiting and not g.ready and g.not_before is null and g.holding < least(-1, ",
         ),
         "lets those look again who waited for a token": ("g.not_before is not null and faster\n", "false\n"),
-        "weighs anew": (" or reweighed and (o.more or o.holding > 0)", ""),
-        "begins with the turns again": ("case when not reweighed then g.turn end", "g.turn"),
+        "weighs anew": (" or reweighed and (o.has_waiting or o.holding > 0)", ""),
+        "begins with the turns again": ("case when not reweighed then g.virtual_time end", "g.virtual_time"),
         "puts who may go on behind those who wait": (
-            "(select s.entry from",
+            "(select s.arrival_virtual_time from",
             "(select null::double precision from",
         ),
     },
-    "let_ready": {
-        "puts who waited behind those who wait": ("greatest(g.turn, shard.entry)", "g.turn"),
+    "mark_groups_ready": {
+        "puts who waited behind those who wait": ("greatest(g.virtual_time, shard.arrival_virtual_time)", "g.virtual_time"),
     },
     "recount_queue": {
         "puts who is counted anew behind those who wait": (
-            "(select s.entry from",
-            "(select g.turn from",
+            "(select s.arrival_virtual_time from",
+            "(select g.virtual_time from",
         ),
         "counts what was given back to a shard that is gone": ("e.shard % number as shard", "e.shard"),
     },
     "reshard": {
-        "takes groups as far as their shards": ("turn = greatest(g.turn, furthest)", "turn = g.turn"),
+        "takes groups as far as their shards": (
+            "virtual_time = greatest(g.virtual_time, furthest)",
+            "virtual_time = g.virtual_time",
+        ),
+        "tells of no wrong count": (", divided => true)", ")"),
     },
-    "fold": {
-        "does not keep claims waiting for the disk": ("  perform faultline.commit_lazily();", "  null;"),
+    "maintain_limits": {
+        "does not keep claims waiting for the disk": ("  perform faultline.allow_asynchronous_commit();", "  null;"),
         "takes few queues at a time": (" order by random() limit 50)", ")"),
         "takes others each time": ("order by random() limit 50", "order by q.name limit 50"),
-        "lets jobs give way": ("    perform faultline.give_way();\n", "    null;\n"),
+        "lets jobs give way": ("    perform faultline.break_group_deadlocks();\n", "    null;\n"),
     },
     "save_shard": {
-        "stores where groups come in": ("      entry = is_now.entry\n", "      entry = s.entry\n"),
+        "stores where groups come in": (
+            "      arrival_virtual_time = is_now.arrival_virtual_time\n",
+            "      arrival_virtual_time = s.arrival_virtual_time\n",
+        ),
     },
-    "let_arrive": {
-        "takes no more than a thousand": ("    limit 1000\n", "    limit 1000000\n"),
+    "move_due_jobs_into_groups": {
+        "takes no more than a thousand": ("    limit move_due_jobs_into_groups.most\n", "    limit 1000000\n"),
         "leaves those that kept a permit": "      and r.counted is null\n",
     },
     "is_miscounted": {
@@ -231,40 +254,54 @@ GUARDS: Guards = {
             "group by k.group_key\n      having false",
         ),
     },
-    "fold_queue": {
+    "maintain_queue": {
         "hears everything once a minute": ("      shard.seen_to := '0';\n", "      null;\n"),
-        "counts what is wrong anew": ("      perform faultline.recount_queue(fold_queue.queue);\n", "      null;\n"),
-        "lends": "    perform faultline.lend(fold_queue.queue, fold_queue.number);\n",
+        "brings turns back": ("if shard.virtual_time > 1e6 then", "if false then"),
+        "counts what is wrong anew": ("      perform faultline.recount_queue(maintain_queue.queue);\n", "      null;\n"),
+        "lends": "    perform faultline.rebalance_permits(maintain_queue.queue, maintain_queue.number);\n",
         "keeps groups whose tokens are due": (
             "(each_group ->> 'burst')::double precision / faultline.rate_of(each_group), 0)",
             "0, 0)",
         ),
-        "keeps groups whose own tokens are due": ("(not have_own or i.epoch < coalesce", "(true or i.epoch < coalesce"),
-        "knows how many shards there are": (" and q.shards = fold_queue.number) then\n      return", ") then\n      return"),
+        "keeps groups whose own tokens are due": (
+            "(not have_own or i.changed_second < coalesce",
+            "(true or i.changed_second < coalesce",
+        ),
+        "knows how many shards there are": (
+            " and q.shards = maintain_queue.number) then\n      return",
+            ") then\n      return",
+        ),
         "hears what was written for shards that are gone": (
-            "where e.queue = fold_queue.queue and e.shard >= fold_queue.number\n",
+            "where e.queue = maintain_queue.queue and e.shard >= maintain_queue.number\n",
             "where false\n",
         ),
-        "takes no time of a clock that was ahead": ("set ready = g.more, not_before = null", "set ready = g.ready"),
-        "puts right who stands before the turn": ("      set turn = shard.entry\n", "      set turn = g.turn\n"),
+        "takes no time of a clock that was ahead": ("set ready = g.has_waiting, not_before = null", "set ready = g.ready"),
+        "puts right who stands before the turn": (
+            "      set virtual_time = shard.arrival_virtual_time\n",
+            "      set virtual_time = g.virtual_time\n",
+        ),
     },
-    "lend": {
-        "takes turns": ("(s.shard + second) % lend.number as nth", "s.shard as nth"),
+    "rebalance_permits": {
+        "takes turns": ("(s.shard + second) % rebalance_permits.number as nth", "s.shard as nth"),
         "gives no more than is free": ("least(t.target - t.holding, t.free - t.before)", "t.target - t.holding"),
         "takes back what is more than a part": ("when t.holding >= t.target then t.target else", "when false then 0 else"),
     },
     "limit_queue": {
         "gives new shards no tokens": ("case when was then 0 end", "null::double precision"),
+        "lets all that was enqueued before go to its group": (
+            "    perform faultline.move_due_jobs_into_groups(limit_queue.queue, number, faultline.clock(), 2147483647);\n",
+            "",
+        ),
     },
-    "move_strays": {
+    "rewrite_events_of_old_shards": {
         "finds those that kept a permit": (
-            "  set counted = 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2)\n",
+            "  set counted = 2 | (faultline.shard_of(j.group_key, rewrite_events_of_old_shards.number) << 2)\n",
             "  set counted = j.counted\n",
         ),
         "waits for no submitter": ("    for update skip locked\n", "    for update\n"),
     },
     "reset_limit": {
-        "divides the permits": "  perform faultline.divide(reset_limit.queue);\n",
+        "divides the permits": "  perform faultline.rebalance_permits_now(reset_limit.queue);\n",
     },
     "checked_limit": {
         "stores whole numbers": ("if fields ->> 'concurrency' is not null then", "if false then"),
@@ -292,7 +329,7 @@ GUARDS: Guards = {
         ),
         "refuses to give something back": ("take_budget.cost > 0 and ", ""),
         "takes for who has the lease": (
-            "if not faultline.hold(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then",
+            "if not faultline.lock_lease(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then",
             "if false then",
         ),
         "takes once": ("(memory ->> 'number')::integer = take_budget.number", "false"),
@@ -300,7 +337,7 @@ GUARDS: Guards = {
         "takes one after another": ("where b.name = take_budget.budget for update;", "where b.name = take_budget.budget;"),
         "says what can never be had": ("if take_budget.cost > burst then", "if false then"),
         "knows no budget that is not there": ("if bucket.name is null then", "if false then"),
-        "forgets the moments of a clock that was ahead": ("    bucket.line_until := at;\n", "    null;\n"),
+        "forgets the moments of a clock that was ahead": ("    bucket.reserved_until := at;\n", "    null;\n"),
         "forgets who does not come": ("if bucket.next_until <= at or", "if false or"),
         "forgets who has ended": ("bucket.next_job <> take_budget.job_id and not exists (", "false and not exists ("),
         "takes what is there": ("if bucket.tokens >= take_budget.cost + kept\n", "if bucket.tokens >= kept\n"),
@@ -309,7 +346,7 @@ GUARDS: Guards = {
             "kept := 0;",
         ),
         "lets those go first who have waited": (
-            "and (has_waited or bucket.line_until <= at or bucket.tokens >= burst)",
+            "and (has_waited or bucket.reserved_until <= at or bucket.tokens >= burst)",
             "and true",
         ),
         "lets others have what would be lost": (" or bucket.tokens >= burst)", ")"),
@@ -323,18 +360,18 @@ GUARDS: Guards = {
             "    memory := memory || jsonb_build_object('token', take_budget.fencing_token, 'number', take_budget.number);\n"
         ),
     },
-    "line_up": {
+    "reserve_budget_slot": {
         "puts one behind another": (
-            "greatest(extract(epoch from nullif(bucket.line_until, '-infinity') - at) * rate, kept - bucket.tokens)",
+            "greatest(extract(epoch from nullif(bucket.reserved_until, '-infinity') - at) * rate, kept - bucket.tokens)",
             "kept - bucket.tokens",
         ),
-        "remembers the last moment": ("  bucket.line_until := greatest(bucket.line_until, moment);\n", ""),
+        "remembers the last moment": ("  bucket.reserved_until := greatest(bucket.reserved_until, moment);\n", ""),
         "serves who has waited longest": (
-            "(since, line_up.job_id) < (bucket.next_since, bucket.next_job)",
+            "(since, reserve_budget_slot.job_id) < (bucket.next_since, bucket.next_job)",
             "false",
         ),
         "has one next, until it is served": (
-            "(since, line_up.job_id) < (bucket.next_since, bucket.next_job)",
+            "(since, reserve_budget_slot.job_id) < (bucket.next_since, bucket.next_job)",
             "true",
         ),
         "knows since when it waits": ("coalesce((wait ->> 'since')::timestamptz, at)", "at"),
@@ -368,7 +405,7 @@ GUARDS: Guards = {
         )""",
             "null",
         ),
-        "forgets the moments of the old rate": (" set line_until = at, next_job = null,", " set next_job = null,"),
+        "forgets the moments of the old rate": (" set reserved_until = at, next_job = null,", " set next_job = null,"),
         "says since when more may be taken": (", raised_at = at where", " where"),
         "says whether the code changed it": ("'by_code', write_budget.override is null", "'by_code', true"),
     },

@@ -14,9 +14,9 @@ _SUMS = ("wait_seconds_sum", "run_seconds_sum")
 _SAMPLE_PAUSE = "least(30, greatest(5, 50 * l.took_seconds))"
 
 _IS_NEWS = (
-    "    and (w.tasks, w.connections_max, w.schedules, w.budgets, w.limits) is distinct from (\n"
-    "      announce.tasks, announce.connections_max, coalesce(announce.schedules, w.schedules),\n"
-    "      coalesce(announce.budgets, w.budgets), coalesce(announce.limits, w.limits)\n    )"
+    "    and (w.tasks, w.connections_max, w.schedules, w.budgets, w.limits)\n"
+    "      is distinct from (announce.tasks, announce.connections_max, announce.schedules, announce.budgets,"
+    " announce.limits)"
 )
 
 GUARDS: Guards = {
@@ -27,7 +27,7 @@ GUARDS: Guards = {
         "takes no minute of the future": "\n    and r.minute < faultline.clock() + interval '5 minutes'",
         "counts by the minute": ("date_trunc('minute', r.minute)", "r.minute"),
         "takes nothing back": (
-            "excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released",
+            "excluded.started + excluded.succeeded + excluded.failed + excluded.rescheduled + excluded.released",
             "1000 + excluded.released",
         ),
         **{
@@ -145,7 +145,7 @@ GUARDS: Guards = {
         "sums every count": "'bigint'::regtype, ",
         "sums every sum of seconds": ", 'float8'::regtype",
     },
-    "beat": {
+    "heartbeat": {
         **{
             f"tells the newest {name}": (f"{name} = excluded.{name}", f"{name} = w.{name}")
             for name in ("leases", "clock_ahead_seconds")

@@ -69,9 +69,11 @@ GUARDS: Guards = {
         ),
     },
     "parse_new_jobs": {
+        "refuses an id that does not begin with its time": "\n        or not faultline.is_time_ordered(j.id)",
         "refuses a queue with a name that cannot be read": "or faultline.is_unreadable(j.queue, trimmed => true)",
         "refuses a group that cannot be read": " or faultline.is_unreadable(j.group_key)",
     },
+    "is_time_ordered": {"knows the version": (">> 4 = 7", ">> 4 > 0")},
     "read_jobs": {
         "wants text": (" or k.name = any (texts) and json_typeof(k.value) not in ('string', 'null')", ""),
     },

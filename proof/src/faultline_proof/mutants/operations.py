@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
-_CHANGED = "(was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', signer)"
+_CHANGED = "(was.paused_reason, was.paused_by) is distinct from (signed ->> 'reason', signer)"
 
 GUARDS: Guards = {
     "signature": {
@@ -41,8 +41,8 @@ GUARDS: Guards = {
         "records who did it": ("signature(retry_failed.by, ", "signature(null, "),
         "records why": ("retry_failed.reason);", "null);"),
     },
-    "start_over": {
-        "records who did it": " || start_over.signed",
+    "requeue_ended_jobs": {
+        "records who did it": " || requeue_ended_jobs.signed",
     },
     "pause": {
         "records who did it": ("signature(pause.by, ", "signature(null, "),
@@ -57,7 +57,7 @@ GUARDS: Guards = {
         "records another reason": (_CHANGED, "was.paused_by is distinct from signer"),
         "records another person": (
             _CHANGED,
-            "was.paused_because is distinct from signed ->> 'reason' or was.paused_at is null",
+            "was.paused_reason is distinct from signed ->> 'reason' or was.paused_at is null",
         ),
     },
     "resume": {

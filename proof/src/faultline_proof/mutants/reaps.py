@@ -17,8 +17,13 @@ GUARDS: Guards = {
     },
     "reap": {
         "sees time go on in a loop": (
-            "at constant timestamptz := faultline.clock();",
-            "at constant timestamptz := faultline.now();",
+            "at constant timestamptz := least(faultline.clock(), reap.latest);",
+            "at constant timestamptz := least(faultline.now(), reap.latest);",
+        ),
+        "judges by nothing later than the caller expects": ("least(faultline.clock(), reap.latest)", "faultline.clock()"),
+        "judges by nothing later than the clock says": (
+            "least(faultline.clock(), reap.latest)",
+            "case when reap.latest < 'infinity' then reap.latest else faultline.clock() end",
         ),
         "leaves live leases alone": (
             "and (r.lease_expires_at <= at or",
@@ -40,8 +45,8 @@ GUARDS: Guards = {
             "when false then 'infinity'::timestamptz else",
         ),
         "can leave the dead alone": (
-            "case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end",
-            "array(select faultline.dead_workers())",
+            "case when reap.notice_dead then array(select faultline.dead_workers(at)) else '{}' end",
+            "array(select faultline.dead_workers(at))",
         ),
         "goes on for the sake of the dead": ("cardinality(dead) = 0\n    and not exists", "not exists"),
         "sees from the index of leases that there is nothing": ("where e.state = 'running' and", "where"),
@@ -73,7 +78,7 @@ GUARDS: Guards = {
             "order by c.started desc limit 1",
         ),
         "remembers the company that was reaped before": (
-            " greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)",
+            " greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.heartbeat_at)",
             " at",
         ),
         "calls no other worker's job company": (
@@ -83,11 +88,11 @@ GUARDS: Guards = {
         "calls nobody company who only waited": """\n            and e.detail @> '{"started": true}'""",
         "records who had started": ("'attempt', t.attempt, 'started', t.started)", "'attempt', t.attempt)"),
         "calls nobody company who was lost before the last renewal": (
-            "greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)",
-            "coalesce(w.beat_at, '-infinity')",
+            "greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.heartbeat_at)",
+            "coalesce(w.heartbeat_at, '-infinity')",
         ),
         "calls nobody company who was lost before the last heartbeat": (
-            "greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)",
+            "greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.heartbeat_at)",
             "r.lease_expires_at - make_interval(secs => r.lease_seconds)",
         ),
         "judges nobody for a caller that cannot": "      and (reap.notice_dead or x.excused or not r.started)\n",
@@ -101,7 +106,7 @@ GUARDS: Guards = {
         "counts no attempt for what the database did": ("\n        and not x.excused\n", "\n"),
         "suspects no job for what the database did": ("when not lost.excused and (", "when ("),
         "knows a worker with a recent heartbeat to be alive": (
-            "coalesce(w.beat_at > at - make_interval(secs => least(5, greatest(1.2, r.lease_seconds * 0.6))), false)",
+            "coalesce(w.heartbeat_at > at - make_interval(secs => least(5, greatest(1.2, r.lease_seconds * 0.6))), false)",
             "false",
         ),
         "judges long leases by a silence of five seconds": ("least(5, greatest(", "least(300, greatest("),
@@ -112,8 +117,8 @@ GUARDS: Guards = {
             "run_noticed_at > at - interval '300 seconds'",
         ),
         "excuses nobody who was back": (
-            "coalesce(w.beat_at <= run_noticed_at and",
-            "coalesce(w.beat_at is not null and",
+            "coalesce(w.heartbeat_at <= run_noticed_at and",
+            "coalesce(w.heartbeat_at is not null and",
         ),
         "lets workers come back and renew first": "      and not x.may_still_renew\n",
         "waits for them for seconds only": (
@@ -148,7 +153,11 @@ GUARDS: Guards = {
         "returns the attempt of what it ended": ("array_agg(t.attempt)", "null"),
         "returns how many attempts there were": ("array_agg(t.max_attempts)", "null"),
         "returns why it ended the job": ("array_agg(t.last_error)", "null"),
-        "takes the dead off the list": ("where w.id = any (dead)\n", "where false\n"),
+        "takes the dead off the list": ("where d.id = any (dead) for", "where false for"),
+        "waits for nobody who holds the row of a dead worker": (
+            "where d.id = any (dead) for update skip locked",
+            "where d.id = any (dead) for update",
+        ),
         "keeps the dead on the list while a job of theirs is locked": (
             "        and not exists (\n          select from faultline.open_jobs j\n"
             "          where j.state = 'running' and split_part(j.lease_owner, '/', 1) = w.id\n        )\n"
@@ -157,14 +166,18 @@ GUARDS: Guards = {
     },
     "dead_workers": {
         "judges only who can be watched": ("where w.watched\n        and", "where"),
-        "waits for three beats": "        and w.beat_at < faultline.clock() - interval '3 seconds'\n",
+        "waits for three beats": "        and w.heartbeat_at < dead_workers.at - interval '3 seconds'\n",
+        "judges by the time that it is given": (
+            "w.heartbeat_at < dead_workers.at - interval",
+            "w.heartbeat_at < faultline.clock() - interval",
+        ),
         "waits no longer than three beats": ("interval '3 seconds'", "interval '60 seconds'"),
         "gives time to come back after a restart": (
-            " or noticed_at < faultline.clock() - interval '30 seconds'",
+            " or noticed_at < dead_workers.at - interval '30 seconds'",
             " or true",
         ),
-        "gives no more than that": " or noticed_at < faultline.clock() - interval '30 seconds'",
-        "judges who has come back": "w.beat_at > noticed_at or ",
+        "gives no more than that": " or noticed_at < dead_workers.at - interval '30 seconds'",
+        "judges who has come back": "w.heartbeat_at > noticed_at or ",
         "does not bury itself": ("            and l.pid = pg_backend_pid()\n", "            and false\n"),
         "knows its own lock from another's": (
             "            and (l.classid::bigint << 32 | l.objid::bigint) = faultline.worker_lock(w.id)\n",
@@ -178,16 +191,16 @@ GUARDS: Guards = {
         "notices that all sessions have ended": ("\n  where s.server_run = run;", ";"),
         "remembers the run": ("set server_run = run,\n", "set server_run = s.server_run,\n"),
         "believes no heartbeat from before the run": (
-            "greatest(faultline.clock(), (select max(w.beat_at) from faultline.workers w))",
+            "greatest(faultline.clock(), (select max(w.heartbeat_at) from faultline.workers w))",
             "faultline.clock()",
         ),
         "waits for nobody who holds the settings": (" for update skip locked))", " for update))"),
     },
-    "beat": {
+    "heartbeat": {
         "notices a new run of the server": "  perform faultline.run_noticed_at();\n",
         "is renewed": (
-            "  on conflict (id) do update\n  set beat_at = excluded.beat_at,",
-            "  on conflict (id) do update\n  set beat_at = w.beat_at,",
+            "  on conflict (id) do update\n  set heartbeat_at = excluded.heartbeat_at,",
+            "  on conflict (id) do update\n  set heartbeat_at = w.heartbeat_at,",
         ),
         "can be watched from now on": ", watched = excluded.watched",
         "stores what is served": ", queues = excluded.queues",
@@ -203,7 +216,7 @@ GUARDS: Guards = {
     "worker_lock": {
         "is a lock for each worker": " || worker_id",
     },
-    "leave": {
+    "unregister_worker": {
         "takes off the list": ("where id = worker_id", "where false"),
         "takes no other worker off the list": " where id = worker_id",
     },

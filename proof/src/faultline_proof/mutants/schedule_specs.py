@@ -65,10 +65,17 @@ GUARDS: Guards = {
         ),
         "forgets the next tick": ("next_at = case when not one.is_ahead then s.next_at end", "next_at = s.next_at"),
     },
+    "tick_many": {
+        "undoes a bad schedule alone": ("when others then", "when sqlstate 'FL999' then"),
+        "passes over jobs that are locked": ("when lock_not_available then", "when sqlstate 'FL999' then"),
+        "passes on what is about the moment": ("if sqlstate ~ '^(08|25|40|53|57|58|XX)' or", "if"),
+        "takes no more than a server can keep apart": ("> 50 then", "> 5000 then"),
+    },
     "check_schedule": {
         "wants numbers": ("where jsonb_typeof(given -> n.name) <> 'number'", "where false"),
         "wants a moment as workers read it": ("given ->> 'at' !~ moment", "false"),
         "wants the name of a zone": ("jsonb_typeof(given -> 'tz') <> 'string' or ", ""),
+        "wants the same zone on every host": ("given ->> 'tz' ~* ", "false and given ->> 'tz' ~* "),
         "wants the name of an argument": ("jsonb_typeof(given -> 'tick_arg') <> 'string' or ", ""),
         "wants arguments": ("when jsonb_typeof(given -> 'job' -> 'args') <> 'object' then", "when false then"),
         "wants no jitter beside a debounce": (

@@ -47,12 +47,15 @@ GUARDS: Guards = {
             "",
         ),
         "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
-        "wakes some for a few jobs": ("transaction_timestamp()), q.chosen)", "transaction_timestamp()))"),
+        "wakes some for a few jobs": ("transaction_timestamp()), q.chosen,", "transaction_timestamp()), null,"),
+        "names the new jobs": ("(false = any (news)) then ids end", "(false = any (news)) then null end"),
+        "names no jobs of other queues": ("case when first_queue = last_queue and not (false", "case when not (false"),
+        "names no jobs that are known": (" and not (false = any (news)) then", " then"),
         "wakes all for many jobs": (" and cardinality(ids) <= 20 then", " then"),
         "wakes all for jobs in the past": ("when lowest_run_at = at and not late and", "when not late and"),
         "wakes all for jobs that appear late": (" and not late and", " and"),
         "wakes more than there are jobs": ("cardinality(ids) + 2]", "cardinality(ids)]"),
-        "wakes who was seen lately": "w.beat_at > at - interval '3 seconds' and ",
+        "wakes who was seen lately": "w.heartbeat_at > at - interval '3 seconds' and ",
         "wakes now these and now those": ("order by random())", "order by w.id)"),
         "wakes no queue in between": ("first_queue = last_queue or exists (", "true or exists ("),
         "notifies the lowest position of a longer transaction": (
@@ -64,10 +67,6 @@ GUARDS: Guards = {
             "at constant timestamptz := faultline.now();",
         ),
         "keeps the text of the arguments": (":= enqueue_many.jobs::json;", ":= enqueue_many.jobs::jsonb;"),
-        "takes a document of the builds before": (
-            "select * from faultline.enqueue_many(jobs::text, appears_late, fresh);",
-            "select * from faultline.enqueue_many(jobs::text, appears_late, true);",
-        ),
     },
     "enqueue": {
         "hands on the arguments": "          'args', enqueue.args::json,\n",
@@ -129,13 +128,14 @@ GUARDS: Guards = {
         ),
         "wakes who sleeps": ("elsif exists (", "elsif not exists ("),
         "wakes who was seen lately": (
-            "          and w.beat_at > at - interval '3 seconds' and octet",
+            "          and w.heartbeat_at > at - interval '3 seconds' and octet",
             "          and octet",
         ),
         "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
         "wakes now these and now those": ("order by random()", "order by w.id"),
         "wakes a few": ("limit 3", "limit 30"),
         "wakes all if none was seen lately": ("nullif(chosen, '{}')", "chosen"),
+        "names the new job": (", array[new_id]);", ");"),
     },
     # Every reason to refuse a job of a submission stands here once.
     "parse_new_jobs": {
@@ -160,13 +160,13 @@ GUARDS: Guards = {
         "refuses a run_at without a zone": "or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'",
         "refuses a run_at out of bounds": "or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'",
     },
-    "place_known": {
+    "insert_or_find_jobs": {
         "keeps the digest given": ("p.args, g.digest)", "p.args)"),
         "keeps the digest of each key": ("row_number() over ()", "row_number() over (order by n.id desc)"),
-        "takes keys in one order": "    order by p.idempotency_key, p.place\n",
+        "takes keys in one order": "    order by p.idempotency_key, p.ordinal\n",
         "gives a key to the first that has it": (
-            "order by p.idempotency_key, p.place",
-            "order by p.idempotency_key, p.place desc",
+            "order by p.idempotency_key, p.ordinal",
+            "order by p.idempotency_key, p.ordinal desc",
         ),
         "takes ids in one order": "    order by p.id\n",
         "lets a key stand once": "    on conflict (key) do nothing\n",
@@ -180,11 +180,11 @@ GUARDS: Guards = {
             "if false then",
         ),
         "refuses the same id twice": (
-            "if cardinality(array_positions(news, true)) > cardinality(placed) then",
+            "if cardinality(array_positions(news, true)) > cardinality(inserted) then",
             "if false then",
         ),
         "looks into the ledger after it has inserted": (
-            "  news := faultline.withdraw_done(ids, news);\n",
+            "  news := faultline.delete_already_completed(ids, news);\n",
             (
                 "  delete from faultline.open_jobs j where j.id = any (done);\n"
                 "  news := array(select n.new and n.id <> all (done) from unnest(ids, news)"
@@ -194,13 +194,16 @@ GUARDS: Guards = {
                 "  named boolean;\n",
                 (
                     "  named boolean;\n  done constant uuid[] := array(select f.job_id from faultline.ledger f"
-                    " where f.job_id in (select (e ->> 'id')::uuid from json_array_elements(place_known.jobs) e));\n"
+                    " where f.job_id in (select (e ->> 'id')::uuid from json_array_elements(insert_or_find_jobs.jobs) e));\n"
                 ),
             ),
         ),
-        "looks into the ledger": "  news := faultline.withdraw_done(ids, news);\n",
+        "looks into the ledger": "  news := faultline.delete_already_completed(ids, news);\n",
         "looks for what is known": (
-            "select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news, answered) r;\n",
+            (
+                "select r.ids, r.news into ids, news from faultline.resolve_known(insert_or_find_jobs.jobs, ids, news,"
+                " answered) r;\n"
+            ),
             "null;\n",
         ),
     },
@@ -229,7 +232,7 @@ GUARDS: Guards = {
         "answers with the job of the key": ("coalesce(k.job_id, s.id) as job_id", "s.id as job_id"),
         "notices a job that was pruned meanwhile": ("if not known.found then", "if false then"),
     },
-    "withdraw_done": {
+    "delete_already_completed": {
         "takes back what was done before": "  delete from faultline.open_jobs j where j.id = any (finished);\n",
         "says that it is not new": ("u.new and u.id <> all (finished)", "u.new"),
     },
@@ -241,6 +244,7 @@ GUARDS: Guards = {
         "names the queue": ("'queue', queue", "'queue', ''"),
         "names the priority": ("'priority', priority", "'priority', 0"),
         "names the position": ("'run_at', run_at", "'run_at', null"),
+        "names jobs to the chosen only": ("case when chosen is not null then job_ids end", "job_ids"),
     },
     "wake_for": {
         "wakes for its own jobs": "    where j.id = any (wake_for.job_ids)\n",

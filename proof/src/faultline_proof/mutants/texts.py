@@ -86,8 +86,8 @@ _PLANNER = re.compile(r"^set (?!search_path)[^$]*(?=as \$)", re.MULTILINE)
 _EVERYWHERE = (
     ("runs with the rights of its owner", " security definer", "role"),
     ("looks for names where nobody can put any", "set search_path = pg_catalog, pg_temp\n", "role"),
-    ("commits to the disk", "perform faultline.durable();", "durable"),
-    ("leaves no door open", "perform faultline.as_verb('');", "door"),
+    ("commits to the disk", "perform faultline.require_synchronous_commit();", "require_synchronous_commit"),
+    ("leaves no door open", "perform faultline.set_current_verb('');", "door"),
 )
 
 

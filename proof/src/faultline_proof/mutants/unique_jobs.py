@@ -12,7 +12,7 @@ GUARDS: Guards = {
         "knows the task": (" and k.task = j.task offset 0", " offset 0"),
         "leaves what is due sooner": ("      and o.due <= greatest(j.next_run_at, faultline.clock())\n", ""),
         "lets nobody expire who is relied on": ("    set expires_at = null\n", "    set expires_at = o.expires_at\n"),
-        "lets its group see who no longer expires": "    perform faultline.enter_groups(renewed);\n",
+        "lets its group see who no longer expires": "    perform faultline.insert_arrival_events(renewed);\n",
         "wakes workers for who no longer expires": "    perform faultline.wake_for(renewed);\n",
         "relies on nobody whom another is ending": ("      for update skip locked\n", "      offset 0\n"),
     },
@@ -20,9 +20,9 @@ GUARDS: Guards = {
         "gives it the new group": ("case when replaces then renew_unique.group_key else j.group_key end", "j.group_key"),
         "leaves the old group": (" or replaces and was.group_key is distinct from renew_unique.group_key", ""),
         "gives back what it kept": "      state = j.state,\n",
-        "lets its group see who expires later": "    perform faultline.enter_groups(array[renew_unique.job_id]);\n",
+        "lets its group see who expires later": "    perform faultline.insert_arrival_events(array[renew_unique.job_id]);\n",
     },
-    "place_unique": {
+    "insert_unique_jobs": {
         "is not answered with one that has expired": (
             " and not faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)",
             "",
@@ -64,11 +64,11 @@ GUARDS: Guards = {
         "leaves a key that somebody holds": ("      for update skip locked\n", "      for update\n"),
         "leaves a key that names another job": (" and k.job_id = e.id\n", "\n"),
     },
-    "start_over": {
-        "gives retried jobs their keys": "    perform faultline.take_keys(unique_ids);\n",
+    "requeue_ended_jobs": {
+        "gives retried jobs their keys": "    perform faultline.reclaim_unique_keys(unique_ids);\n",
         "leaves one that waits": "    perform faultline.supersede(unique_ids);\n",
     },
-    "take_keys": {
+    "reclaim_unique_keys": {
         "leaves a key that another waits under": (
             "      and not exists (\n        select from faultline.open_jobs o",
             "      and true or exists (\n        select from faultline.open_jobs o",

@@ -42,18 +42,19 @@ GUARDS: Guards = {
             "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
             "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
             "      jsonb_build_object('was', job.state) || signed || case job.state\n"
-            "        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'\n"
+            "        when 'running' then faultline.lease_details(job.claimed_at, job.lease_expires_at, job.renewals) else"
+            " '{}'\n"
             "      end\n    );\n"
         ),
-        "records its epoch": ("faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)", "'{}'::jsonb"),
+        "records its epoch": ("faultline.lease_details(job.claimed_at, job.lease_expires_at, job.renewals)", "'{}'::jsonb"),
         "notifies the worker": ("    if job.state = 'running' and", "    if false and"),
         "can do without a notification": ("coalesce(current_setting('faultline.notify', true), '') <> 'off'", "true"),
     },
     "reap": {
-        "records the epochs": "\n        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)",
+        "records the epochs": "\n        || faultline.lease_details(t.claimed_at, t.lease_expires_at, t.renewals)",
     },
     "fail": {
-        "records the epochs": "\n        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)",
+        "records the epochs": "\n        || faultline.lease_details(e.claimed_at, e.lease_expires_at, e.renewals)",
     },
     "not_open": {
         "tells a done job from none": (
@@ -70,7 +71,7 @@ GUARDS: Guards = {
         "leaves a waiting job alone": ("in ('queued', 'running')", "in ('running')"),
         "leaves a running job alone": ("in ('queued', 'running')", "in ('queued')"),
     },
-    "start_over": {
+    "requeue_ended_jobs": {
         "is due now": ("else faultline.clock() end", "else j.next_run_at end"),
         "gives all attempts back": "        attempt = 0,\n",
         "forgets the crashes": "        reaps = 0,\n",
@@ -86,6 +87,8 @@ GUARDS: Guards = {
         "wants room above the floor": ("not between 0 and 4000000000000000000", "< 0"),
         "never lowers the floor": ("greatest(\n    s.token_floor,\n    coalesce(", "greatest(\n    coalesce("),
         "locks the table": "  lock table faultline.open_jobs in exclusive mode;\n",
+        "holds queues with limits for the longest lease": ("select max(r.lease_seconds)", "select max(null::integer)"),
+        "holds queues with limits where no lease is known": ("      30,\n      (select max", "      0,\n      (select max"),
         "keeps row locks out": ("in exclusive mode", "in share row exclusive mode"),
         "chooses a floor that no job has reached": ("min(microseconds << k)", "min(null::bigint)"),
         "doubles the time where the floor is ahead of it": ("generate_series(0, 12)", "generate_series(0, 0)"),

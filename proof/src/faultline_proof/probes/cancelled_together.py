@@ -9,6 +9,7 @@ from faultline.core.states import JobState
 from faultline.store.reads import unended
 from faultline.store.reads.unended import UnendedFilter
 from faultline_proof.probes.probe import expect, probe
+from faultline_proof.sessions import numbered_id
 
 if TYPE_CHECKING:
     from faultline_proof.sessions import Sessions
@@ -50,11 +51,11 @@ def what_is_cancelled_together_goes_in_batches_from_the_newest_on(sessions: Sess
     q = sessions.open()
     which = UnendedFilter("default")
     with q.unsaved():
-        ids = [q.enqueue(id=UUID(int=number)) for number in range(1, 5)]
+        ids = [q.enqueue(id=numbered_id(number)) for number in range(1, 5)]
         until = q.run(unended.count(which)).until
         if until is None:
             raise AssertionError("nothing was counted")
-        late = q.enqueue(id=UUID(int=9))
+        late = q.enqueue(id=numbered_id(9))
         expect("nothing asked for", q.run(unended.cancel(which, max_jobs=0)).jobs, 0)
         first = q.run(unended.cancel(which.behind(until), max_jobs=2))
         expect("the first batch", first, unended.Cancelled(2, ids[2]))

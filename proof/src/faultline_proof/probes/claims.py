@@ -68,7 +68,7 @@ def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> Non
     since = q.run(verbs.pause("default", "one"))
     sessions.clock.advance(60)
     expect("time of the first pause", q.run(verbs.pause("default", "two")), since)
-    expect("the last reason", q.value("select paused_because from faultline.queues"), "two")
+    expect("the last reason", q.value("select paused_reason from faultline.queues"), "two")
     expect("what runs goes on", (q.renew(running), q.complete(running)), (Unwritten(), Unwritten()))
     expect("granted of the paused queue", q.claim(), [])
     other = q.enqueue(queue="other")
@@ -77,7 +77,7 @@ def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> Non
     q.run(verbs.pause("third"))
     q.execute("listen faultline")
     expect("resuming it", q.run(verbs.resume("default")), wanted=True)
-    hint = '{"queue" : "default", "priority" : -32768, "run_at" : "1970-01-01T00:00:00+00:00", "workers" : null}'
+    hint = '{"queue":"default","priority":-32768,"run_at":"1970-01-01T00:00:00+00:00"}'
     expect("hints for it", q.notices(), [hint])
     expect("resuming it again", q.run(verbs.resume("default")), wanted=False)
     expect("granted after it was resumed", [lease.job_id for lease in q.claim()], [job_id])
@@ -177,7 +177,7 @@ def a_bound_lies_between_jobs_that_are_due_at_the_same_moment(sessions: Sessions
     expect("claimed from the whole moment", without_ids, 3)
 
 
-@probe("claim", "mark_start")
+@probe("claim", "needs_start_record")
 def an_attempt_that_could_end_the_job_or_follows_a_crash_is_to_be_marked(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -189,7 +189,7 @@ def an_attempt_that_could_end_the_job_or_follows_a_crash_is_to_be_marked(session
     q.reap()
     expect(
         "marks",
-        (first.mark_start, last.mark_start, crashed.mark_start, q.claim_one().mark_start),
+        (first.needs_start_record, last.needs_start_record, crashed.needs_start_record, q.claim_one().needs_start_record),
         (False, True, False, True),
     )
 
@@ -199,7 +199,7 @@ def the_mark_of_one_attempt_says_nothing_of_the_next(sessions: Sessions) -> None
     q = sessions.open()
     sessions.clock.take()
     started = q.new_lease()
-    q.mark_started(started)
+    q.record_start(started)
     q.fail(started)
     q.claim_one()
     sessions.clock.advance(31)

@@ -56,7 +56,7 @@ def what_has_ended_otherwise_can_be_neither_cancelled_nor_retried(sessions: Sess
                 q.run(verb(UUID(int=1)))
 
 
-@probe("retry", "start_over", "wake_for")
+@probe("retry", "requeue_ended_jobs", "wake_for")
 def a_retried_job_has_all_its_attempts_but_never_an_old_token(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -173,7 +173,7 @@ def pruning_what_makes_no_sense_is_refused(sessions: Sessions) -> None:
                 q.execute(f"select faultline.prune({what}, {age})")
 
 
-@probe("cancel", "reap", "fail", "epoch")
+@probe("cancel", "reap", "fail", "lease_details")
 def the_journal_tells_of_every_lease_that_it_saw_end(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

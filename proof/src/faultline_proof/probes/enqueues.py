@@ -6,15 +6,15 @@ import random
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import jsontext, verbs
 from faultline.store.reads import views
 from faultline_proof.probes.probe import expect, probe, refused, the_one
+from faultline_proof.sessions import numbered_id
 
 if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
@@ -42,12 +42,13 @@ _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"task": "t", "run_at": "infinity"}, "not a time with a time zone"),
     ({"task": "t", "run_at": "0044-03-15 00:00:00+00"}, "outside the years 1970 to 9998"),
     ({"task": "t", "run_at": "20000-01-01 00:00:00Z"}, "outside the years 1970 to 9998"),
+    ({"task": "t", "id": "6f1c2b9e-0d7a-4c3e-9a51-1f0e8d2c7b44"}, "its id is not a UUID of version 7"),
     ({"task": "t", "idempotency_key": ""}, "idempotency_key is empty"),
     ({"task": "t", "idempotency_key": "k" * 501}, "longer than 500"),
 )
 
 
-@probe("parse_new_jobs", "reject_job", "enqueue_many")
+@probe("parse_new_jobs", "reject_job", "enqueue_many", "is_time_ordered")
 def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -55,7 +56,7 @@ def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None
         for fresh in (False, True):
             for job, why in _SENSELESS:
                 with refused(q, "FL005", "job 2 of 3 ", why, what=repr(job)):
-                    jobs = Jsonb([{"task": "good"}, job, {"task": "good"}])
+                    jobs = Json([{"task": "good"}, job, {"task": "good"}])
                     q.execute("select from faultline.enqueue_many(%s, fresh => %s)", jobs, fresh)
         with refused(q, "FL005", "array"):
             q.execute("""select from faultline.enqueue_many('{"task": "t"}')""")
@@ -71,11 +72,11 @@ def plain_sql_is_a_client_too(sessions: Sessions) -> None:
         job_id = q.value(
             """select faultline.enqueue('mail', '{"to": "ada"}', queue => 'post', priority => -5, delay => '90 s',"""
             " max_attempts => 3, lease => '7 s', idempotency_key => 'k', id => %s, keep_args => false)",
-            UUID(int=7),
+            numbered_id(7),
         )
         job = q.job(job_id)
         found = (job.id, job.state.value, job.queue, job.task, job.priority, job.args, job.idempotency_key)
-        expect("the job", found, (UUID(int=7), "queued", "post", "mail", -5, {"to": "ada"}, "k"))
+        expect("the job", found, (numbered_id(7), "queued", "post", "mail", -5, {"to": "ada"}, "k"))
         expect("attempts and token", (job.attempt, job.max_attempts, job.fencing_token), (0, 3, 0))
         expect("due", job.next_run_at, job.created_at + timedelta(seconds=90))
         kept = q.execute("select lease_seconds, keep_args from faultline.open_jobs")
@@ -85,7 +86,7 @@ def plain_sql_is_a_client_too(sessions: Sessions) -> None:
         expect("due at the time given", due, True)
 
 
-@probe("new_id", "enqueue_many", "place_known")
+@probe("new_id", "enqueue_many", "insert_or_find_jobs")
 def answers_and_ids_come_in_the_order_given(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -106,7 +107,7 @@ def answers_and_ids_come_in_the_order_given(sessions: Sessions) -> None:
 # Keys
 
 
-@probe("place_known", "resolve_known", "enqueue_many", "keys")
+@probe("insert_or_find_jobs", "resolve_known", "enqueue_many", "keys")
 def the_same_key_gives_the_same_job_whatever_became_of_it(sessions: Sessions) -> None:
     q = sessions.open()
     for ending in ("queued", "succeeded", "failed", "cancelled"):
@@ -121,10 +122,10 @@ def the_same_key_gives_the_same_job_whatever_became_of_it(sessions: Sessions) ->
             expect("jobs", q.value("select array_agg(state) from faultline.jobs"), [ending])
 
 
-@probe("resolve_known", "digest", "place_known")
+@probe("resolve_known", "digest", "insert_or_find_jobs")
 def the_same_key_or_id_for_other_work_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
-    for known, word in (({"idempotency_key": "k"}, "idempotency_key"), ({"id": UUID(int=7)}, "its id")):
+    for known, word in (({"idempotency_key": "k"}, "idempotency_key"), ({"id": numbered_id(7)}, "its id")):
         for done in (False, True):
             with q.unsaved():
                 job_id = q.enqueue("t", {"n": 1}, **known)
@@ -136,7 +137,7 @@ def the_same_key_or_id_for_other_work_is_refused(sessions: Sessions) -> None:
                 expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
 
 
-@probe("resolve_known", "digest", "place_known")
+@probe("resolve_known", "digest", "insert_or_find_jobs")
 def what_a_caller_says_must_be_the_same_is_compared_too(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -148,7 +149,7 @@ def what_a_caller_says_must_be_the_same_is_compared_too(sessions: Sessions) -> N
             with refused(q, "FL003", "job 2 ", "idempotency_key", what=f"with {other}"):
                 q.run(verbs.enqueue_many([Submission("new"), replace(first, **other)]))
         expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
-        many = [Submission("t", idempotency_key=f"of {n}", digest=str(n), id=UUID(int=n)) for n in (2, 1, 3)]
+        many = [Submission("t", idempotency_key=f"of {n}", digest=str(n), id=numbered_id(n)) for n in (2, 1, 3)]
         q.run(verbs.enqueue_many(many))
         expect("each with its own", [placed.created for placed in q.run(verbs.enqueue_many(many))], [False] * 3)
 
@@ -157,7 +158,7 @@ def what_a_caller_says_must_be_the_same_is_compared_too(sessions: Sessions) -> N
 def a_job_that_kept_no_arguments_is_known_by_its_task(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        lease = q.new_lease(args={"n": 1}, id=UUID(int=7), keep_args=False)
+        lease = q.new_lease(args={"n": 1}, id=numbered_id(7), keep_args=False)
         q.complete(lease)
         expect("the job", q.enqueue(args={"n": 1}, id=lease.job_id), lease.job_id)
         with refused(q, "FL003", "its id"):
@@ -173,14 +174,14 @@ def no_arguments_are_an_empty_object(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         for args in ("null", "null"):
-            q.execute("select faultline.enqueue('t', %s::jsonb, id => %s)", args, UUID(int=7))
-        expect("arguments", q.job(UUID(int=7)).args, {})
-        q.enqueue(args={"n": 1}, id=UUID(int=8))
+            q.execute("select faultline.enqueue('t', %s::jsonb, id => %s)", args, numbered_id(7))
+        expect("arguments", q.job(numbered_id(7)).args, {})
+        q.enqueue(args={"n": 1}, id=numbered_id(8))
         with refused(q, "FL003", "its id", what="no arguments under the id of a job that has some"):
-            q.execute("select faultline.enqueue('t', 'null', id => %s)", UUID(int=8))
+            q.execute("select faultline.enqueue('t', 'null', id => %s)", numbered_id(8))
 
 
-@probe("place_known", "resolve_known")
+@probe("insert_or_find_jobs", "resolve_known")
 def a_key_used_twice_in_one_submission_makes_one_job(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -194,11 +195,11 @@ def a_key_used_twice_in_one_submission_makes_one_job(sessions: Sessions) -> None
 # Ids
 
 
-@probe("place_known", "withdraw_done", "enqueue_many")
+@probe("insert_or_find_jobs", "delete_already_completed", "enqueue_many")
 def a_submission_sent_again_makes_one_job(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        jobs = [Submission("t", id=UUID(int=n)) for n in (1, 2)]
+        jobs = [Submission("t", id=numbered_id(n)) for n in (1, 2)]
         q.run(verbs.enqueue_many(jobs[:1]))
         expect("new", [place.created for place in q.run(verbs.enqueue_many(jobs))], [False, True])
         q.complete(q.claim_one())
@@ -206,33 +207,33 @@ def a_submission_sent_again_makes_one_job(sessions: Sessions) -> None:
         expect("states", q.value("select array_agg(state order by id) from faultline.jobs"), ["succeeded", "queued"])
 
 
-@probe("place_known")
+@probe("insert_or_find_jobs")
 def an_id_stands_once_in_a_submission(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         for task in ("a", "b"):
             with refused(q, "FL005", "two of its jobs have the same id"):
-                q.run(verbs.enqueue_many([Submission("a", id=UUID(int=7)), Submission(task, id=UUID(int=7))]))
+                q.run(verbs.enqueue_many([Submission("a", id=numbered_id(7)), Submission(task, id=numbered_id(7))]))
         q.enqueue("a", idempotency_key="k")
-        led_away = Submission("a", id=UUID(int=7), idempotency_key="k")
+        led_away = Submission("a", id=numbered_id(7), idempotency_key="k")
         with refused(q, "FL005", "two of its jobs have the same id"):
-            q.run(verbs.enqueue_many([led_away, Submission("b", id=UUID(int=7))]))
+            q.run(verbs.enqueue_many([led_away, Submission("b", id=numbered_id(7))]))
 
 
 @probe("enqueue_many")
 def a_fresh_submission_is_believed_but_for_keys(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved(), refused(q, "FL005", "cannot have idempotency keys"):
-        jobs = Jsonb([{"task": "t", "idempotency_key": "k"}])
+        jobs = Json([{"task": "t", "idempotency_key": "k"}])
         q.execute("select from faultline.enqueue_many(%s, fresh => true)", jobs)
 
 
-@probe("place_known", "prune", "settings", "guards.sql")
+@probe("insert_or_find_jobs", "prune", "settings", "guards.sql")
 def an_id_that_was_pruned_never_sees_an_old_token(sessions: Sessions) -> None:
     q = sessions.open()
     for ending, what in (("succeeded", "ledger"), ("failed", "failed")):
         with q.unsaved():
-            lease = q.new_lease(id=UUID(int=7))
+            lease = q.new_lease(id=numbered_id(7))
             q.release(lease)
             last = q.claim_one()
             q.complete(last) if ending == "succeeded" else q.fail(last, then="fail")
@@ -250,23 +251,23 @@ def an_id_that_was_pruned_never_sees_an_old_token(sessions: Sessions) -> None:
 def _awake(sessions: Sessions, *, sleeping: tuple[str, ...] = ()) -> Session:
     q = sessions.open()
     q.execute("listen faultline")
-    q.beat(sleeping=sleeping)
+    q.heartbeat(sleeping=sleeping)
     return q
 
 
-@probe("enqueue_many", "wake", "beat")
+@probe("enqueue_many", "wake", "heartbeat")
 def an_enqueue_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     q = _awake(sessions)
     q.enqueue()
     expect("told while all are awake", q.notices(), [])
-    q.beat(sleeping=["default"])
+    q.heartbeat(sleeping=["default"])
     q.enqueue(queue="other")
     q.enqueue(delay_seconds=60)
     q.run(verbs.enqueue_many([Submission("t", queue="a"), Submission("t", queue="z")]))
     expect("told of other queues and of later", q.notices(), [])
     q.enqueue(priority=-3)
     notice = the_one("notifications", q.notices())
-    expect("told", '"queue" : "default", "priority" : -3' in notice, True)
+    expect("told", '"queue":"default","priority":-3' in notice, True)
     q.run(verbs.enqueue_many([Submission("t", queue="a"), Submission("t"), Submission("t", queue="z")]))
     expect("told of several queues", len(q.notices()), 1)
 
@@ -288,7 +289,7 @@ def who_is_awake_is_told_of_what_had_to_wait_for_a_key(sessions: Sessions) -> No
 def a_worker_with_an_endless_name_is_no_reason_to_refuse_a_job(sessions: Sessions) -> None:
     q = sessions.open()
     for number in range(25):
-        q.beat(f"{number:02}" + "\x07" * 98, sleeping=["default"])
+        q.heartbeat(f"{number:02}" + "\x07" * 98, sleeping=["default"])
     expect("jobs", len(q.run(verbs.enqueue_many([Submission("t")] * 20))), 20)
 
 
@@ -297,11 +298,11 @@ def a_few_jobs_wake_a_few_workers_that_were_seen_lately(sessions: Sessions) -> N
     q = sessions.open()
     sessions.clock.take()
     q.execute("listen faultline")
-    q.beat("stalled", sleeping=["default"])
+    q.heartbeat("stalled", sleeping=["default"])
     sessions.clock.advance(4)
     lively = [f"w{number}" for number in range(8)]
     for worker in lively:
-        q.beat(worker, sleeping=["default"])
+        q.heartbeat(worker, sleeping=["default"])
 
     def told(*jobs: Submission, **words: Any) -> list[str] | None:
         q.run(verbs.enqueue_many(jobs, **words))
@@ -320,6 +321,26 @@ def a_few_jobs_wake_a_few_workers_that_were_seen_lately(sessions: Sessions) -> N
     expect("for what lies in the past", told(Submission("t", run_at=past)), None)
     sessions.clock.advance(4)
     expect("where nobody was seen lately", told(Submission("t")), None)
+
+
+@probe("enqueue_many", "wake")
+def a_hint_for_a_few_new_jobs_names_them(sessions: Sessions) -> None:
+    q = _awake(sessions, sleeping=("default",))
+
+    def named(*jobs: Submission, **words: Any) -> tuple[list[str], Any]:
+        placed = q.run(verbs.enqueue_many(jobs, **words))
+        notices = [jsontext.decode(notice) for notice in q.notices()]
+        return [str(one.job_id) for one in placed], notices[0].get("ids") if notices else None
+
+    # A statement that the machine let wait for 50 ms tells everybody, and names no job.
+    tries = [named(Submission("t"), Submission("t")) for _ in range(5)]
+    expect("two jobs", any(ids == hinted for ids, hinted in tries), True)
+    expect("another", [hinted for ids, hinted in tries if hinted not in (None, ids)], [])
+    expect("jobs of two queues", named(Submission("t"), Submission("t", queue="z"))[1], None)
+    expect("what appears late", named(Submission("t"), appears_late=True)[1], None)
+    _, first = min((named(Submission("t", idempotency_key=f"k{n}")) for n in range(5)), key=lambda one: one[1] is None)
+    expect("a new job with a key", first is not None, True)
+    expect("one that is known already", named(Submission("t", idempotency_key="k0"), Submission("t"))[1], None)
 
 
 @probe("enqueue_many")
@@ -344,7 +365,7 @@ def who_is_awake_is_told_of_what_appears_below_his_place(sessions: Sessions) -> 
     expect("told by a transaction that has lasted", shown in notice, True)
 
 
-@probe("enqueue_many", "place_known", "parse_new_jobs", "views.sql")
+@probe("enqueue_many", "insert_or_find_jobs", "parse_new_jobs", "views.sql")
 def a_job_keeps_the_trace_it_was_enqueued_in(sessions: Sessions) -> None:
     q = sessions.open()
     job = Submission("t", trace="t" * 60)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
 
-@probe("fence", "record_refusal", "judge", "refuse")
+@probe("fence", "record_refusal", "lease_status", "refuse")
 def a_stale_fence_raises_and_can_be_put_on_record(sessions: Sessions) -> None:
     q = sessions.open()
     for lose, reason in LOSSES.items():
@@ -61,7 +61,7 @@ def a_fenced_effect_and_the_completion_commit_together_or_not_at_all(sessions: S
     expect("result", q.job(lease.job_id).result, "paid")
 
 
-@probe("fence", "judge")
+@probe("fence", "lease_status")
 def the_effect_exists_once_when_a_stale_worker_and_its_successor_both_write(sessions: Sessions) -> None:
     q, first, second = sessions.open(), sessions.open(), sessions.open()
     stale = q.new_lease(worker="frozen")

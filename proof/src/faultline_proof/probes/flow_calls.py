@@ -60,7 +60,7 @@ def a_call_that_has_ended_never_changes(sessions: Sessions) -> None:
         q.run(verbs.record(lease, [{**call(outcome="done"), "digest": "e"}]))
 
 
-def _is_told(q: Session, statement: Statement[Any]) -> bool:
+def is_told(q: Session, statement: Statement[Any]) -> bool:
     """Whether a refusal says that the program has changed, other than by its words."""
     try:
         with q.connection.transaction():
@@ -71,17 +71,17 @@ def _is_told(q: Session, statement: Statement[Any]) -> bool:
 
 
 @probe("record", "spawn", "same_call", "same_spawn")
-def a_changed_program_is_told_from_a_refused_name(sessions: Sessions) -> None:
+def a_changed_programis_told_from_a_refused_name(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
     jobs = [Submission("child", queue="children")]
     q.run(verbs.record(lease, [call(outcome="done")]))
     q.run(verbs.spawn(lease, "2", jobs, name="c", digest="d"))
-    expect("another name", _is_told(q, verbs.record(lease, [call(name="other")])), True)
-    expect("other arguments", _is_told(q, verbs.record(lease, [{**call(), "digest": "e"}])), True)
-    expect("another number of jobs", _is_told(q, verbs.spawn(lease, "2", jobs * 2, name="c", digest="d")), True)
+    expect("another name", is_told(q, verbs.record(lease, [call(name="other")])), True)
+    expect("other arguments", is_told(q, verbs.record(lease, [{**call(), "digest": "e"}])), True)
+    expect("another number of jobs", is_told(q, verbs.spawn(lease, "2", jobs * 2, name="c", digest="d")), True)
     named = Submission("the program has changed", queue="children", priority=5000)
-    expect("a refused job", _is_told(q, verbs.spawn(lease, "3", [named], name="c", digest="d")), False)
+    expect("a refused job", is_told(q, verbs.spawn(lease, "3", [named], name="c", digest="d")), False)
 
 
 @probe("record", "calls")
@@ -104,7 +104,7 @@ def a_call_in_flight_keeps_its_tries_and_its_time(sessions: Sessions) -> None:
     expect("ended by", q.value(begun_by), again.fencing_token)
 
 
-@probe("record", "hold")
+@probe("record", "lock_lease")
 def the_same_call_recorded_twice_at_once_stands_once(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -123,12 +123,13 @@ def _writes(lease: Lease, target: Any) -> dict[str, Statement[Any]]:
         "record": verbs.record(lease, [call("1", outcome="done")]),
         "spawn": verbs.spawn(lease, "2", [Submission("child", queue="children")], name="c", digest="d"),
         "receive": verbs.receive(lease, "3", name="go"),
+        "first_over": verbs.first_over(lease, [{"number": "6", "kind": "sleep", "name": "sleep", "seconds": 60}]),
         "watch": verbs.watch(lease, "4", [target], name="w", digest="d"),
-        "take": verbs.take(lease, "5"),
+        "collect_outcomes": verbs.collect_outcomes(lease, "5"),
     }
 
 
-@probe("record", "spawn", "receive", "watch", "take", "hold", "refuse")
+@probe("record", "spawn", "receive", "first_over", "watch", "collect_outcomes", "lock_lease", "refuse")
 def a_stale_lease_records_spawns_receives_takes_and_watches_nothing(sessions: Sessions) -> None:
     q = sessions.open()
 
@@ -173,14 +174,19 @@ def a_loser_of_a_race_is_closed_once_and_its_children_are_swept(sessions: Sessio
     expect("awaited", q.value("select count(*) from faultline.calls where awaited"), 0)
     q.run(verbs.signal(lease.job_id, "s"))
     expect("asked for later", q.run(verbs.receive(lease, "2", name="s", digest="d")).status, "closed")
-    expect("taken later", q.run(verbs.take(lease, "1")).status, "closed")
+    expect("taken later", q.run(verbs.collect_outcomes(lease, "1")).status, "closed")
 
 
 @probe("record")
 def only_the_database_says_how_a_wait_ended(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
-    for kind, verb in (("signal", "receive"), ("children", "take"), ("watch", "take"), ("after", "take")):
+    for kind, verb in (
+        ("signal", "receive"),
+        ("children", "collect_outcomes"),
+        ("watch", "collect_outcomes"),
+        ("after", "collect_outcomes"),
+    ):
         for outcome in ("done", "failed", "timeout"):
             with refused(q, "FL005", "cannot be recorded", verb, what=f"{kind} that is {outcome}"):
                 q.run(verbs.record(lease, [call(kind=kind, outcome=outcome)]))
@@ -245,7 +251,7 @@ def results_come_back_as_they_were_recorded(sessions: Sessions) -> None:
     expect("length of a long error", len(q.run(verbs.history(lease.job_id))[-1].error or ""), 16_384)
 
 
-@probe("spawn", "receive", "watch", "take", "read_committed")
+@probe("spawn", "receive", "first_over", "watch", "collect_outcomes", "read_committed")
 def verbs_that_look_under_the_lock_need_read_committed(sessions: Sessions) -> None:
     q = sessions.open()
     lease, target = q.new_lease(), q.enqueue(queue="other")

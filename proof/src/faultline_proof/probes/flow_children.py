@@ -9,6 +9,7 @@ from faultline.core.errors import StaleLease
 from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, refused
+from faultline_proof.sessions import numbered_id
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -35,7 +36,7 @@ def edges(q: Session, call_id: int) -> list[UUID]:
     return [child for (child,) in q.execute("select job_id from faultline.edges where call_id = %s order by index", call_id)]
 
 
-@probe("spawn", "take", "outcomes", "history")
+@probe("spawn", "collect_outcomes", "outcomes", "history")
 def children_are_enqueued_once_and_taken_as_they_ended(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -43,16 +44,16 @@ def children_are_enqueued_once_and_taken_as_they_ended(sessions: Sessions) -> No
     expect("sent again", spawn(q, lease, jobs(3)), call_id)
     known = "select distinct flow_id, call_id from faultline.open_jobs where queue = 'children'"
     expect("what children know", q.execute(known), [(lease.job_id, call_id)])
-    expect("before they end", q.run(verbs.take(lease, "1")).status, "open")
+    expect("before they end", q.run(verbs.collect_outcomes(lease, "1")).status, "open")
     first, second, third = q.claim(queue="children")
     expect("children", [child.args["n"] for child in (first, second, third)], [0, 1, 2])
     expect("edges", edges(q, call_id), [child.job_id for child in (first, second, third)])
     q.complete(first, third, result="good")
     q.fail(second, then="fail", error="bad")
-    taken = q.run(verbs.take(lease, "1"))
+    taken = q.run(verbs.collect_outcomes(lease, "1"))
     wanted = {"failed": {"1": {"state": "failed", "error": "bad"}}, "results": {}}
     expect("taken", (taken.status, taken.result), ("taken", wanted))
-    expect("taken again", q.run(verbs.take(lease, "1")), taken)
+    expect("taken again", q.run(verbs.collect_outcomes(lease, "1")), taken)
     found = [(row.index, row.state, row.result, row.error) for row in q.run(verbs.outcomes(call_id))]
     rows = [(0, "succeeded", "good", None), (1, "failed", None, "bad"), (2, "succeeded", "good", None)]
     expect("outcomes", found, rows)
@@ -69,7 +70,7 @@ def a_map_goes_on_after_a_crash_between_its_chunks(sessions: Sessions) -> None:
     lease = q.new_lease()
     call_id = spawn(q, lease, jobs(2), total=5)
     q.complete(*q.claim(queue="children"))
-    expect("half of them have ended", q.run(verbs.take(lease, "1")).status, "open")
+    expect("half of them have ended", q.run(verbs.collect_outcomes(lease, "1")).status, "open")
     q.release(lease)
     again = q.claim_one()
     for _ in range(2):
@@ -106,7 +107,7 @@ def a_map_does_not_go_on_with_other_items(sessions: Sessions) -> None:
     expect("and on", spawned(q), [0, 1, 2, 3])
 
 
-@probe("spawn", "hold")
+@probe("spawn", "lock_lease")
 def the_same_children_sent_twice_at_once_exist_once(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -127,7 +128,7 @@ def the_same_children_sent_twice_at_once_exist_once(sessions: Sessions) -> None:
     expect("broken", q.broken_invariants(), [])
 
 
-@probe("spawn", "hold")
+@probe("spawn", "lock_lease")
 def a_job_that_is_cancelled_has_no_new_children(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -164,10 +165,10 @@ def more_children_than_a_call_may_have_are_refused(sessions: Sessions) -> None:
     expect("children", spawned(q), [])
     expect("calls", q.run(verbs.history(lease.job_id)), [])
     spawn(q, lease, [], "2")
-    expect("of none", q.run(verbs.take(lease, "2")).result, {"failed": {}, "results": {}})
+    expect("of none", q.run(verbs.collect_outcomes(lease, "2")).result, {"failed": {}, "results": {}})
 
 
-@probe("spawn", "keys", "mark_watched")
+@probe("spawn", "keys", "set_watched")
 def a_child_whose_key_exists_is_that_job(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -190,14 +191,14 @@ def a_child_whose_key_exists_is_that_job(sessions: Sessions) -> None:
     children = q.claim(queue="children")
     q.complete(*children, result="later")
     expect("nudged", q.value("select count(distinct job_id) from faultline.nudges"), 1)
-    taken = q.run(verbs.take(lease, "1"))
+    taken = q.run(verbs.collect_outcomes(lease, "1"))
     expect("copied", (taken.status, taken.result["results"]), ("taken", {"0": "done before", "1": "later"}))
     expect("of other arguments", q.run(verbs.history(lease.job_id))[0].outcome, "done")
     with refused(q, "FL003", "another task or other arguments"):
         spawn(q, lease, [Submission("child", '{"n": 9}', queue="children", idempotency_key="new")], "2")
 
 
-@probe("spawn", "watch", "mark_watched")
+@probe("spawn", "watch", "set_watched")
 def a_job_that_is_locked_is_not_waited_for_yet(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -216,7 +217,7 @@ def a_job_that_is_locked_is_not_waited_for_yet(sessions: Sessions) -> None:
     spawn(q, lease, keyed)
     q.run(verbs.watch(lease, "2", [target], name="w", digest="d"))
     for number in ("1", "2"):
-        taken = q.run(verbs.take(lease, number))
+        taken = q.run(verbs.collect_outcomes(lease, number))
         expect(f"call {number}", (taken.status, taken.result["results"]), ("taken", {"0": "done"}))
 
 
@@ -230,7 +231,7 @@ def children_have_ids_of_their_own(sessions: Sessions) -> None:
         with refused(q, "FL003", "a job with the id of one of its jobs exists"):
             spawn(q, lease, jobs(1, id=taken))
     expect("calls", q.run(verbs.history(lease.job_id)), [])
-    new = sessions.open().value("select gen_random_uuid()")
+    new = numbered_id(9)
     call_id = spawn(q, lease, jobs(1, id=new))
     expect("sent again", spawn(q, lease, jobs(1, id=new)), call_id)
     expect("its id", edges(q, call_id), [new])
@@ -252,7 +253,7 @@ def detached_jobs_are_enqueued_once_and_belong_to_nobody(sessions: Sessions) -> 
     expect("claimed as plain jobs", [lease.in_flow for lease in q.claim(queue="children")], [False, False])
 
 
-@probe("take")
+@probe("collect_outcomes")
 def what_was_taken_stays_whatever_becomes_of_the_children(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -260,26 +261,26 @@ def what_was_taken_stays_whatever_becomes_of_the_children(sessions: Sessions) ->
     good, bad = q.claim(queue="children")
     q.complete(good, result="good")
     q.fail(bad, then="fail", error="bad")
-    taken = q.run(verbs.take(lease, "1"))
+    taken = q.run(verbs.collect_outcomes(lease, "1"))
     expect("kept", q.run(verbs.history(lease.job_id))[0].outcome, "done")
     before = q.run(verbs.outcomes(call_id))
-    # As a retry by an older build would do, or an operator with rights on the tables.
+    # As an operator with rights on the tables could do it.
     update = (
         "update faultline.open_jobs set state = 'queued', next_run_at = faultline.clock(), finished_at = null where id = %s"
     )
     q.execute(update, bad.job_id)
-    expect("taken while it is open again", q.run(verbs.take(lease, "1")), taken)
+    expect("taken while it is open again", q.run(verbs.collect_outcomes(lease, "1")), taken)
     expect("outcomes then", q.run(verbs.outcomes(call_id)), before)
     (again,) = q.claim(queue="children")
     q.complete(again, result="good after all")
-    expect("taken after its success", q.run(verbs.take(lease, "1")), taken)
+    expect("taken after its success", q.run(verbs.collect_outcomes(lease, "1")), taken)
     expect("outcomes after that", q.run(verbs.outcomes(call_id)), before)
     sessions.hand.execute("delete from faultline.ledger where job_id = %s", good.job_id)
     with refused(q, "FL004", "number 0 of this call", "was pruned"):
         q.run(verbs.outcomes(call_id))
 
 
-@probe("take", "watch", "outcomes")
+@probe("collect_outcomes", "watch", "outcomes")
 def the_result_of_a_watched_job_is_kept_after_the_job(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -287,16 +288,16 @@ def the_result_of_a_watched_job_is_kept_after_the_job(sessions: Sessions) -> Non
     call_id = q.run(verbs.watch(lease, "1", [target, gone], name="w", digest="d", policy="keep"))
     q.complete(*q.claim(queue="other"), result={"paid": 100})
     sessions.hand.execute("delete from faultline.ledger where job_id = %s", gone)
-    taken = q.run(verbs.take(lease, "1"))
+    taken = q.run(verbs.collect_outcomes(lease, "1"))
     expect("results", taken.result["results"], {"0": {"paid": 100}})
     expect("pruned before", taken.result["failed"]["1"]["state"], "pruned")
     sessions.hand.execute("delete from faultline.ledger")
-    expect("taken again", q.run(verbs.take(lease, "1")), taken)
+    expect("taken again", q.run(verbs.collect_outcomes(lease, "1")), taken)
     found = [(row.state, row.result) for row in q.run(verbs.outcomes(call_id))]
     expect("outcomes", found, [("succeeded", {"paid": 100}), ("pruned", None)])
 
 
-@probe("take")
+@probe("collect_outcomes")
 def a_call_is_over_when_all_have_ended_or_by_its_policy(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -306,28 +307,28 @@ def a_call_is_over_when_all_have_ended_or_by_its_policy(sessions: Sessions) -> N
         expect("of this call", [row.index for row in q.run(verbs.outcomes(call_id))], [0, 1])
     leases = q.claim(queue="children")
     q.fail(*leases[::2], then="fail", error="bad")
-    found = [q.run(verbs.take(lease, number)).status for number in ("1", "2", "3")]
+    found = [q.run(verbs.collect_outcomes(lease, number)).status for number in ("1", "2", "3")]
     expect("with one that failed and one open", found, ["open", "open", "taken"])
     q.complete(*leases[1::2])
-    found = [q.run(verbs.take(lease, number)).status for number in ("1", "2")]
+    found = [q.run(verbs.collect_outcomes(lease, number)).status for number in ("1", "2")]
     expect("when all have ended", found, ["taken", "taken"])
     found = [known.outcome or "" for known in q.run(verbs.history(lease.job_id))]
     expect("outcomes", found, ["failed", "done", "failed"])
-    expect("who failed by then", q.run(verbs.take(lease, "3")).result["failed"].keys(), {"0"})
+    expect("who failed by then", q.run(verbs.collect_outcomes(lease, "3")).result["failed"].keys(), {"0"})
     target = q.enqueue(queue="other")
     q.run(verbs.watch(lease, "4", [target], name="w", digest="d"))
     sessions.clock.advance(30 * 86_400 - 1)
-    expect("before its time", q.run(verbs.take(lease, "4")).status, "open")
+    expect("before its time", q.run(verbs.collect_outcomes(lease, "4")).status, "open")
     sessions.clock.advance(1)
-    expect("at its time", q.run(verbs.take(lease, "4")).status, "timeout")
+    expect("at its time", q.run(verbs.collect_outcomes(lease, "4")).status, "timeout")
     q.complete(q.claim_one(queue="other"))
-    expect("later", q.run(verbs.take(lease, "4")).status, "timeout")
+    expect("later", q.run(verbs.collect_outcomes(lease, "4")).status, "timeout")
     for number in ("9", "x"):
         with refused(q, "FL005", "no call"):
-            q.run(verbs.take(lease, number))
+            q.run(verbs.collect_outcomes(lease, number))
 
 
-@probe("take", "hold")
+@probe("collect_outcomes", "lock_lease")
 def what_ends_while_the_lock_is_waited_for_is_seen(sessions: Sessions) -> None:
     q, other, holder = sessions.open(), sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -335,7 +336,7 @@ def what_ends_while_the_lock_is_waited_for_is_seen(sessions: Sessions) -> None:
     (child,) = q.claim(queue="children")
     holder.begin()
     holder.fence(lease)
-    answer = other.start(lambda session: session.run(verbs.take(lease, "1")))
+    answer = other.start(lambda session: session.run(verbs.collect_outcomes(lease, "1")))
     sessions.wait_until_blocked(other, answer)
     q.complete(child)
     holder.commit()
@@ -368,13 +369,13 @@ def nobody_waits_for_itself_or_for_one_that_waits_for_it(sessions: Sessions) -> 
     with refused(q, "FL005", "which waits for it"):
         q.run(verbs.watch(three, "1", [one.job_id], name="w", digest="d"))
     q.complete(three)
-    q.run(verbs.take(two, "1"))
+    q.run(verbs.collect_outcomes(two, "1"))
     q.run(verbs.watch(root, "2", [two.job_id, two.job_id], name="w", digest="d"))
     q.run(verbs.record(one, [{"number": "1", "kind": "watch", "name": "w", "digest": "d", "outcome": "closed"}]))
     q.run(verbs.watch(two, "2", [one.job_id], name="w", digest="d"))
 
 
-@probe("watch", "mark_watched")
+@probe("watch", "set_watched")
 def a_watched_job_tells_all_who_watch_it(sessions: Sessions) -> None:
     q = sessions.open()
     one, two = q.new_lease(), q.new_lease()
@@ -389,7 +390,7 @@ def a_watched_job_tells_all_who_watch_it(sessions: Sessions) -> None:
     nudged = {job_id for (job_id,) in q.execute("select job_id from faultline.nudges")}
     expect("nudged", nudged, {one.job_id, two.job_id})
     for lease in (one, two):
-        expect("taken", q.run(verbs.take(lease, "1")).result["results"], {"0": 1})
+        expect("taken", q.run(verbs.collect_outcomes(lease, "1")).result["results"], {"0": 1})
     unknown = q.value("select gen_random_uuid()")
     with refused(q, "FL004", f"job {unknown}, which does not exist"):
         q.run(verbs.watch(one, "2", [target, unknown], name="w", digest="d"))
@@ -407,7 +408,7 @@ def workers_that_sleep_are_woken_for_children(sessions: Sessions) -> None:
     spawn(q, lease, jobs(1))
     expect("without workers", listener.notices(), [])
     for number in range(5):
-        q.beat(f"w{number}", sleeping=["default"])
+        q.heartbeat(f"w{number}", sleeping=["default"])
     q.execute("update faultline.workers set queues = '{children,default}', sleeping = '{children,default}'")
     spawn(q, lease, jobs(1), "2")
     (hint,) = listener.notices()

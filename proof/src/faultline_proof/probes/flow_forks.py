@@ -10,6 +10,7 @@ from faultline.store import verbs
 from faultline.store.verbs import flow
 from faultline_proof.probes.flow_stage import spawn, suspend
 from faultline_proof.probes.probe import expect, probe, refused
+from faultline_proof.sessions import numbered_id
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -45,7 +46,7 @@ def _taken_children(q: Session, lease: Lease, *results: Any, number: str = "1", 
             q.fail(child, then="fail")
         else:
             q.complete(child, result=result)
-    expect("taken", q.run(verbs.take(lease, number)).status, "taken")
+    expect("taken", q.run(verbs.collect_outcomes(lease, number)).status, "taken")
 
 
 @probe("fork")
@@ -107,6 +108,8 @@ def the_journal_of_both_jobs_says_who_forked_it(sessions: Sessions) -> None:
         expect("the entry", found, ["forked", str(other), "1", "ann", "a look"])
     with refused(q, "FL005", "control characters"):
         q.run(flow.fork(lease.job_id, by="ann\n"))
+    with refused(q, "FL005", "version 7"):
+        q.execute("select faultline.fork(%s, id => '6f1c2b9e-0d7a-4c3e-9a51-1f0e8d2c7b44')", lease.job_id)
 
 
 @probe("fork", "outcomes", "prune_flow")
@@ -117,7 +120,7 @@ def what_a_fork_reads_stays_when_the_other_flow_is_pruned(sessions: Sessions) ->
     watched = q.enqueue(queue="elsewhere")
     q.run(verbs.watch(lease, "2", [watched], name="w", digest=None))
     q.complete(q.claim_one(queue="elsewhere"), result=5)
-    q.run(verbs.take(lease, "2"))
+    q.run(verbs.collect_outcomes(lease, "2"))
     q.complete(lease)
     q.execute("select faultline.prune('ledger', interval '0')")
     fork = q.run(flow.fork(lease.job_id))
@@ -273,7 +276,7 @@ def a_fork_that_is_sent_again_begins_one_job(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
     _record(q, lease, "1")
-    wanted = q.value("select gen_random_uuid()")
+    wanted = numbered_id(9)
     expect("the ids", [q.run(flow.fork(lease.job_id, new_id=wanted)) for _ in range(2)], [wanted, wanted])
     expect("entries", len([one for one in q.events(lease.job_id) if one == "forked"]), 1)
 
@@ -311,13 +314,13 @@ def a_fork_locks_nothing_of_the_job(sessions: Sessions) -> None:
 def a_worker_is_woken_for_a_fork(sessions: Sessions) -> None:
     q, listener = sessions.open(), sessions.open()
     lease = q.new_lease()
-    q.beat(sleeping=["default"])
+    q.heartbeat(sleeping=["default"])
     listener.execute("listen faultline")
     q.run(flow.fork(lease.job_id))
     expect("woken", any("default" in notice for notice in listener.notices()), True)
 
 
-@probe("fork", "sweep_bite", "revive")
+@probe("fork", "cancel_children_batch", "reopen_flows")
 def the_children_of_the_job_are_not_those_of_its_fork(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

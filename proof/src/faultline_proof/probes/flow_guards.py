@@ -41,14 +41,14 @@ def _sweep(q: Session, lease: Lease) -> None:
 def _take(q: Session, lease: Lease) -> None:
     _spawn(q, lease)
     q.execute("set local synchronous_commit = off")
-    q.run(flow.take(lease, "1"))
+    q.run(flow.collect_outcomes(lease, "1"))
 
 
 _DURABLE: dict[str, Callable[[Session, Lease], Any]] = {
     "record": lambda q, lease: q.run(flow.record(lease, _STEP)),
     "spawn": _spawn,
     "watch": lambda q, lease: q.run(flow.watch(lease, "1", [_other(q)], name="t", digest=None)),
-    "take": _take,
+    "collect_outcomes": _take,
     "receive": lambda q, lease: q.run(flow.receive(lease, "1", name="go")),
     "signal": lambda q, lease: q.run(flow.signal(lease.job_id, "go")),
     "suspend": lambda q, lease: q.run(flow.suspend([lease], [_GO])),
@@ -59,7 +59,7 @@ _DURABLE: dict[str, Callable[[Session, Lease], Any]] = {
     "subscribe": lambda q, _: q.run(topics.subscribe("order.paid", "t", {}, None)),
     "unsubscribe": lambda q, _: q.run(topics.unsubscribe("order.paid", "t")),
     "enqueue_flow": lambda q, _: q.execute("select faultline.enqueue_flow(%s)", _GRAPH),
-    "start_again": lambda q, lease: q.run(flow.start_again([lease], ["{}"])),
+    "continue_as_new": lambda q, lease: q.run(flow.continue_as_new([lease], ["{}"])),
 }
 _GRAPH = '[{"task": "root"}, {"task": "t", "name": "t"}]'
 
@@ -72,13 +72,13 @@ def _retry(q: Session, lease: Lease) -> None:
 
 #: Those that say to the guards which verb writes now.
 _NAMED: dict[str, Callable[[Session, Lease], Any]] = {
-    **{verb: _DURABLE[verb] for verb in ("fork", "resolve", "sweep", "start_again")},
+    **{verb: _DURABLE[verb] for verb in ("fork", "resolve", "sweep", "continue_as_new")},
     "retry": _retry,
     "stream": lambda q, lease: q.run(streams.stream(lease, "tokens", 0, "[1]")),
 }
 
 
-@probe("door", "as_verb", "fork", "resolve", "sweep", "start_again", "revive", "stream")
+@probe("door", "set_current_verb", "fork", "resolve", "sweep", "continue_as_new", "reopen_flows", "stream")
 def a_verb_of_a_flow_leaves_no_door_open(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in _NAMED.items():
@@ -91,7 +91,7 @@ def _other(q: Session) -> Any:
     return q.value("select id from faultline.open_jobs where state = 'queued' limit 1")
 
 
-@probe("durable")
+@probe("require_synchronous_commit")
 def what_flows_acknowledge_is_durable_where_the_sessions_default_is_not(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in _DURABLE.items():
@@ -119,7 +119,7 @@ def code_that_does_not_fit_is_recorded_once_and_tried_less_and_less_often(sessio
     expect("for a lease that is lost", q.run(verbs.program_changed(lease, "c", "changed")), None)
 
 
-@probe("try_changed")
+@probe("wake_changed_programs")
 def jobs_that_did_not_fit_other_code_are_due_when_new_code_comes(sessions: Sessions) -> None:
     q = sessions.open()
 
@@ -153,13 +153,13 @@ def jobs_that_did_not_fit_other_code_are_due_when_new_code_comes(sessions: Sessi
     q.run(flow.suspend([waits], ['[{"number": "2", "kind": "signal", "name": "go", "seconds": 300}]']))
     others["that waits for a signal"] = waits.job_id
     others["without a history"] = q.enqueue(delay_seconds=300)
-    expect("made due", q.run(verbs.try_changed(["default"], ["t"], "new")), 2)
+    expect("made due", q.run(verbs.wake_changed_programs(["default"], ["t"], "new")), 2)
     expect("those of other code", [is_due(urgent), is_due(late)], [True, True])
     expect("others", [what for what, job_id in others.items() if is_due(job_id)], [])
-    expect("made due the next time", q.run(verbs.try_changed(["default"], ["t"], "new")), 0)
+    expect("made due the next time", q.run(verbs.wake_changed_programs(["default"], ["t"], "new")), 0)
 
 
-@probe("try_changed")
+@probe("wake_changed_programs")
 def workers_are_woken_for_what_new_code_may_fit_and_a_locked_job_holds_up_nobody(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -168,25 +168,25 @@ def workers_are_woken_for_what_new_code_may_fit_and_a_locked_job_holds_up_nobody
     q.release(lease, delays=[300])
     holder.begin()
     holder.execute("select 1 from faultline.open_jobs where id = %s for update", lease.job_id)
-    with_new_code = verbs.try_changed(["default"], ["t"], "new")
+    with_new_code = verbs.wake_changed_programs(["default"], ["t"], "new")
     expect("while it is locked", sessions.at_once(q, lambda session: session.run(with_new_code)), 0)
     holder.commit()
     listener = sessions.open()
     listener.execute("listen faultline")
-    q.beat("w1", sleeping=["default"])
+    q.heartbeat("w1", sleeping=["default"])
     expect("then", q.run(with_new_code), 1)
     expect("hints", len(listener.notices()), 1)
     expect("claimed", q.claim_one().job_id, lease.job_id)
 
 
-@probe("take", "outcomes")
+@probe("collect_outcomes", "outcomes")
 def a_call_is_not_taken_before_all_its_children_are_enqueued(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         lease = q.new_lease(priority=-200)
         call_id = _spawn(q, lease, "1", 1, total=2)
         q.complete(*q.claim())
-        expect("with one of two", q.run(flow.take(lease, "1")).status, "open")
+        expect("with one of two", q.run(flow.collect_outcomes(lease, "1")).status, "open")
         _spawn(q, lease, "2", 3)
         expect("of this call", len(q.run(flow.outcomes(call_id))), 1)
 
@@ -211,17 +211,17 @@ def a_job_may_be_waited_for_by_one_that_it_waited_for_before(sessions: Sessions)
         first, second, third = q.new_lease(), q.new_lease(), q.enqueue()
         q.run(flow.watch(first, "1", [second.job_id, third], name="t", digest=None, policy="fast"))
         q.run(verbs.cancel(third))
-        expect("the first has gone on", q.run(flow.take(first, "1")).status, "taken")
+        expect("the first has gone on", q.run(flow.collect_outcomes(first, "1")).status, "taken")
         expect("the call", q.run(flow.watch(second, "1", [first.job_id], name="t", digest=None)) > 0, True)
 
 
-@probe("retry", "stopped_at", "revive")
+@probe("retry", "stopped_at", "reopen_flows")
 def a_retry_opens_no_wait_whose_jobs_have_succeeded(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
     q.run(flow.spawn(lease, "1", [Submission("child", queue="children")], name="child", digest=None))
     q.complete(q.claim_one(queue="children"))
-    expect("taken", q.run(flow.take(lease, "1")).status, "taken")
+    expect("taken", q.run(flow.collect_outcomes(lease, "1")).status, "taken")
     q.fail(lease, then="fail")
     q.run(verbs.retry(lease.job_id))
     expect("the call", q.value("select outcome from faultline.calls where job_id = %s", lease.job_id), "done")

@@ -72,11 +72,11 @@ def each_job_of_a_batch_waits_for_its_own_and_until_the_first_of_its_times(sessi
     expect("flows", q.value("select count(*) from faultline.flows"), 2)
 
 
-@probe("suspend", "look", "wake_for")
+@probe("suspend", "can_resume", "wake_for")
 def a_wait_that_is_over_is_due_at_once(sessions: Sessions) -> None:
     q, listener = sessions.open(), sessions.open()
     sessions.clock.take()
-    q.beat(sleeping=["default"])
+    q.heartbeat(sleeping=["default"])
     listener.execute("listen faultline")
     ended, timed, failed = (q.new_lease() for _ in range(3))
     q.run(verbs.record(ended, [{"number": "9", "kind": "sleep", "name": "sleep", "outcome": "done"}]))
@@ -93,7 +93,7 @@ def a_wait_that_is_over_is_due_at_once(sessions: Sessions) -> None:
     expect("due", {lease.job_id for lease in q.claim()}, {ended.job_id, timed.job_id, failed.job_id})
 
 
-@probe("suspend", "look", "resolve")
+@probe("suspend", "can_resume", "resolve")
 def what_is_not_waited_for_wakes_nobody(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -112,7 +112,7 @@ def what_is_not_waited_for_wakes_nobody(sessions: Sessions) -> None:
     expect("by what has ended", resolver.woken(), 0)
 
 
-@probe("look", "resolve", "open_child")
+@probe("can_resume", "resolve", "open_child")
 def a_look_waits_for_all_that_are_to_be_enqueued_and_remembers_one_that_is_open(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -147,7 +147,7 @@ def a_child_is_looked_for_where_and_only_where_it_was_asked_for(sessions: Sessio
     expect("cancelled", q.value(failed, [call, others]), [True, False])
 
 
-@probe("look", "resolve", "nudge_waiters", "fail", "has_failed")
+@probe("can_resume", "resolve", "nudge_waiters", "fail", "has_failed")
 def a_failure_is_looked_for_when_one_is_told_of_and_not_otherwise(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -217,7 +217,7 @@ def what_was_committed_late_is_found_however_much_it_is(sessions: Sessions) -> N
     expect("one at a time", [resolver.woken(max_nudges=1) for _ in range(3)], [1, 1, 1])
 
 
-@probe("resolve", "suspend", "look")
+@probe("resolve", "suspend", "can_resume")
 def a_job_that_goes_to_wait_while_others_are_looked_at_is_woken(sessions: Sessions) -> None:
     q, waits, signals, holder = (sessions.open() for _ in range(4))
     sessions.clock.take()

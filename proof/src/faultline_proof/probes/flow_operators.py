@@ -51,7 +51,7 @@ def a_flow_that_is_being_forgotten_is_not_retried_yet(sessions: Sessions) -> Non
     expect("state", q.state(lease.job_id).value, "queued")
 
 
-@probe("sweep", "sweep_bite")
+@probe("sweep", "cancel_children_batch")
 def a_child_that_is_retried_while_its_parent_ends_is_swept(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     parent, (child, *_) = suspended_parent(q, 2)
@@ -104,7 +104,7 @@ def prune_looks_at_no_more_flows_than_it_was_asked_to(sessions: Sessions) -> Non
         expect("flows that were looked at", q.value(looked), seen)
 
 
-@probe("take", "outcomes")
+@probe("collect_outcomes", "outcomes")
 def the_errors_of_many_children_fit_into_the_history(sessions: Sessions) -> None:
     """The first ones are kept whole, of the others the beginning: a history that is too long could never be gone on with."""
     q = sessions.open()
@@ -112,7 +112,7 @@ def the_errors_of_many_children_fit_into_the_history(sessions: Sessions) -> None
     call_id = spawn(q, lease, 120, policy="keep")
     error = "ValueError: " + "é" * 10_000
     q.fail(*q.claim(200, queue="children"), then="fail", error=error)
-    taken = q.run(verbs.take(lease, "1"))
+    taken = q.run(verbs.collect_outcomes(lease, "1"))
     errors = [taken.result["failed"][str(index)]["error"] for index in range(120)]
     expect("whole", sorted({len(one) for one in errors[:100]}), [len(error)])
     expect("beginnings", {one == error[:200] for one in errors[100:]}, {True})
@@ -128,7 +128,7 @@ def _graph(layers: int, width: int) -> str:
     return json.dumps(jobs)
 
 
-@probe("reconcile", "break_circles", "wake_overslept")
+@probe("reconcile", "cancel_deadlocked_jobs", "wake_overdue_suspended")
 def a_graph_with_many_paths_is_looked_at_quickly(sessions: Sessions) -> None:
     """Its jobs wait for each other in millions of ways, and in no circle."""
     q = sessions.open()
@@ -138,7 +138,7 @@ def a_graph_with_many_paths_is_looked_at_quickly(sessions: Sessions) -> None:
     expect("cancelled", q.value("select count(*) from faultline.open_jobs where state = 'cancelled'"), 0)
 
 
-@probe("reconcile", "wake_overslept")
+@probe("reconcile", "wake_overdue_suspended")
 def reconcile_wakes_only_those_whose_signal_fits(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)

@@ -67,14 +67,14 @@ def _oversleep(q: Session, lease: Lease) -> None:
     q.run(flow.suspend([lease], [_APPROVAL]))
     q.run(flow.signal(lease.job_id, "go"))
     q.run(flow.resolve())
-    q.execute("select faultline.wake_overslept(100)")
+    q.execute("select faultline.wake_overdue_suspended(100)")
 
 
 def _try_other_code(q: Session, lease: Lease) -> None:
     q.run(flow.record(lease, _STEP))
     q.run(verbs.program_changed(lease, "old", "it differs"))
     q.release(lease, delays=[60])
-    expect("made due", q.run(verbs.try_changed(["default"], ["t"], "new")), 1)
+    expect("made due", q.run(verbs.wake_changed_programs(["default"], ["t"], "new")), 1)
 
 
 def _wait_in_a_circle(q: Session, lease: Lease) -> None:
@@ -88,7 +88,7 @@ def _wait_in_a_circle(q: Session, lease: Lease) -> None:
         )
         q.execute("insert into faultline.edges (call_id, index, job_id) values (%s, 0, %s)", call_id, target.job_id)
     q.run(flow.suspend([lease, other], [_WATCH, _WATCH]))
-    q.execute("select faultline.break_circles()")
+    q.execute("select faultline.cancel_deadlocked_jobs()")
     expect("cancelled", q.state(other.job_id), "cancelled")
 
 
@@ -103,11 +103,14 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
     ),
     "prune_flow": (_prune, ("calls", "edges", "ledger", "signals")),
     # They look at all calls that are waited for.
-    "wake_overslept": (_oversleep, ("history", "edges", "signals")),
-    "break_circles": (_wait_in_a_circle, ("history", "edges")),
+    "wake_overdue_suspended": (_oversleep, ("history", "edges", "signals")),
+    "cancel_deadlocked_jobs": (_wait_in_a_circle, ("history", "edges")),
     "history": (lambda q, lease: q.run(flow.history(lease.job_id)), ("calls",)),
     "spawn": (_spawn, ("calls", "edges", "ledger")),
-    "take": (lambda q, lease: (_spawn(q, lease), q.run(flow.take(lease, "1"))), ("calls", "edges", "ledger")),
+    "collect_outcomes": (
+        lambda q, lease: (_spawn(q, lease), q.run(flow.collect_outcomes(lease, "1"))),
+        ("calls", "edges", "ledger"),
+    ),
     "outcomes": (lambda q, lease: q.run(flow.outcomes(_spawn(q, lease))), ("calls", "edges", "ledger")),
     "watch": (
         lambda q, lease: q.run(flow.watch(lease, "1", [q.enqueue()], name="t", digest=None)),
@@ -122,13 +125,13 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
         ("calls", "streams", "ledger"),
     ),
     "stream": (lambda q, lease: q.run(streams.stream(lease, "tokens", 0, "[1]")), ("calls", "streams")),
-    "start_again": (
-        lambda q, lease: (q.run(flow.record(lease, _STEP)), q.run(flow.start_again([lease], ["{}"]))),
+    "continue_as_new": (
+        lambda q, lease: (q.run(flow.record(lease, _STEP)), q.run(flow.continue_as_new([lease], ["{}"]))),
         ("calls", "edges", "signals", "streams", "steps"),
     ),
     "upstream": (_read_upstream, ("calls", "edges", "ledger")),
     "program_changed": (lambda q, lease: q.run(verbs.program_changed(lease, "code", "it differs")), ("journal",)),
-    "try_changed": (_try_other_code, ("calls", "journal", "ledger")),
+    "wake_changed_programs": (_try_other_code, ("calls", "journal", "ledger")),
     "signal": (lambda q, lease: q.run(flow.signal(lease.job_id, "go", key="k")), ("signals",)),
     "receive": (
         lambda q, lease: (q.run(flow.signal(lease.job_id, "go")), q.run(flow.receive(lease, "1", name="go"))),

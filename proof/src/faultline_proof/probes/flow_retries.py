@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from faultline.core.model import Submission
+from faultline.core.model import Failure, Submission
 from faultline.store import verbs
 from faultline_proof.probes.flow_stage import ANSWER, CHILDREN, Resolver, is_waiting, spawn, suspend
 from faultline_proof.probes.probe import expect, probe, refused
@@ -39,7 +39,7 @@ def a_child_that_was_left_behind_is_not_retried(sessions: Sessions) -> None:
         q.run(verbs.retry(child.job_id))
 
 
-@probe("revive", "retry")
+@probe("reopen_flows", "retry")
 def a_job_that_was_there_before_its_caller_is_not_retried_with_it(sessions: Sessions) -> None:
     q = sessions.open()
     known = Submission("t", queue="others", idempotency_key="k")
@@ -53,7 +53,7 @@ def a_job_that_was_there_before_its_caller_is_not_retried_with_it(sessions: Sess
     expect("states", [q.state(one.job_id).value for one in (lease, other)], ["queued", "failed"])
 
 
-@probe("revive", "start_over", "retry")
+@probe("reopen_flows", "requeue_ended_jobs", "retry")
 def two_retries_at_once_start_what_comes_after_both_over_once(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     ids = _graph(q, ("a", []), ("b", []), ("c", ["a", "b"]))
@@ -72,7 +72,7 @@ def two_retries_at_once_start_what_comes_after_both_over_once(sessions: Sessions
     expect("it waits again", is_waiting(q, ids["c"]), True)
 
 
-@probe("start_over", "retry", "revive")
+@probe("requeue_ended_jobs", "retry", "reopen_flows")
 def a_job_of_a_graph_that_is_retried_goes_on_at_once_when_all_before_it_have_ended(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -91,19 +91,19 @@ def a_job_of_a_graph_that_is_retried_goes_on_at_once_when_all_before_it_have_end
     expect("due", ids["b"] in {one.job_id for one in q.claim()}, True)
 
 
-@probe("stopped_at", "revive")
+@probe("stopped_at", "reopen_flows")
 def a_retry_opens_no_call_that_was_done(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
     spawn(q, lease, 1)
     q.complete(q.claim_one(queue="children"))
-    expect("taken", q.run(verbs.take(lease, "1")).status, "taken")
+    expect("taken", q.run(verbs.collect_outcomes(lease, "1")).status, "taken")
     q.fail(lease, then="fail")
     q.run(verbs.retry(lease.job_id))
     expect("history", _outcomes(q, lease), {"1": "done"})
 
 
-@probe("stopped_at", "revive")
+@probe("stopped_at", "reopen_flows")
 def a_retry_asks_no_question_again_that_was_answered(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -114,19 +114,58 @@ def a_retry_asks_no_question_again_that_was_answered(sessions: Sessions) -> None
     expect("history", _outcomes(q, lease), {"1": "done"})
 
 
-@probe("stopped_at", "revive")
+@probe("stopped_at", "reopen_flows")
 def a_retry_opens_the_call_of_a_branch_however_far_another_has_come(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
     lease = q.new_lease()
     spawn(q, lease, 1, "1.1")
     q.fail(q.claim_one(queue="children"), then="fail")
-    expect("taken", q.run(verbs.take(lease, "1.1")).status, "taken")
+    expect("taken", q.run(verbs.collect_outcomes(lease, "1.1")).status, "taken")
     sessions.clock.advance(1)
     q.run(verbs.record(lease, [{"number": "2.1", "kind": "step", "name": "s", "outcome": "done"}]))
     q.fail(lease, then="fail")
     q.run(verbs.retry(lease.job_id))
     expect("history", _outcomes(q, lease), {"1.1": None, "2.1": "done"})
+
+
+@probe("stopped_at", "open_again", "collect_outcomes", "record", "retry")
+def what_came_after_a_failure_is_told_by_the_order_of_the_records_not_by_the_clock(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    for seconds in (0, -3600):
+        lease = q.new_lease()
+        spawn(q, lease, 1, "1")
+        q.fail(q.claim_one(queue="children"), then="fail")
+        expect("taken", q.run(verbs.collect_outcomes(lease, "1")).status, "taken")
+        sessions.hand.execute("update story.time set at = at + make_interval(secs => %s)", seconds)
+        q.run(verbs.record(lease, [{"number": "2", "kind": "step", "name": "s", "outcome": "done"}]))
+        q.fail(lease, then="fail")
+        q.run(verbs.retry(lease.job_id))
+        expect("history", _outcomes(q, lease), {"1": "failed", "2": "done"})
+        q.run(verbs.cancel(lease.job_id))
+
+
+@probe("fail", "stopped_at", "open_again", "record", "forget_calls", "forget_doubtful", "retry")
+def a_failure_that_ended_the_job_is_opened_and_what_came_after_it_is_doubtful(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1, "1")
+    q.fail(q.claim_one(queue="children"), then="fail")
+    q.run(verbs.collect_outcomes(lease, "1"))
+    q.run(verbs.record(lease, [{"number": "2", "kind": "step", "name": "alert", "outcome": "done"}]))
+    q.run(verbs.fail([lease], [Failure("ChildFailed", then="fail", calls=("1",))]))
+    q.run(verbs.retry(lease.job_id))
+    expect("history", _outcomes(q, lease), {"1": None, "2": "done"})
+    again = next(one for one in q.claim() if one.job_id == lease.job_id)
+    other = {"number": "2", "kind": "step", "name": "ship", "outcome": "done"}
+    with refused(q, "FL005", "the program has changed"):
+        q.run(verbs.record(again, [other]))
+    q.run(verbs.record(again, [{"number": "2", "kind": "step", "name": "", "outcome": "forgotten"}, other]))
+    names = {call.number: (call.name, call.doubtful) for call in q.run(verbs.history(lease.job_id))}
+    expect("what it made", names["2"], ("ship", None))
+    expect("what is not doubtful stays", q.run(verbs.record(again, [{"number": "1", "outcome": "forgotten"}])).stale, [])
+    expect("history then", _outcomes(q, lease), {"1": None, "2": "done"})
 
 
 @probe("resolve", "wake_for")
@@ -136,7 +175,7 @@ def workers_are_told_of_a_job_that_goes_on(sessions: Sessions) -> None:
     spawn(q, lease, 1)
     suspend(q, lease, CHILDREN)
     q.complete(q.claim_one(queue="children"))
-    q.beat(sleeping=["default"])
+    q.heartbeat(sleeping=["default"])
     listener.execute("listen faultline")
     expect("woken", Resolver(q).woken(), 1)
     expect("told", [json.loads(one).get("queue") for one in listener.notices()], ["default"])

@@ -21,10 +21,10 @@ _EDGES = (
 
 
 def _again(q: Session, *leases: Lease, args: str = "{}") -> list[str]:
-    return reasons(q.run(flow.start_again(leases, [args] * len(leases))))
+    return reasons(q.run(flow.continue_as_new(leases, [args] * len(leases))))
 
 
-@probe("start_again", "refuse", "half")
+@probe("continue_as_new", "refuse", "half")
 def nobody_starts_a_job_over_without_its_lease(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     old = q.new_lease()
@@ -34,14 +34,14 @@ def nobody_starts_a_job_over_without_its_lease(sessions: Sessions) -> None:
     expect("with another owner", _again(q, replace(new, owner=old.owner)), ["token_mismatch"])
     other.begin()
     other.complete(new)
-    expect("while it is locked", sessions.at_once(q, lambda s: s.run(flow.start_again([new], ["{}"]))).busy, [new])
+    expect("while it is locked", sessions.at_once(q, lambda s: s.run(flow.continue_as_new([new], ["{}"]))).busy, [new])
     other.rollback()
     expect("with the lease", _again(q, new), [])
     with refused(q, "FL005", "arrays of the same length", what="half a lease"):
-        q.execute("select faultline.start_again(array[gen_random_uuid()], array[]::bigint[], array['w/1'], '[{}]')")
+        q.execute("select faultline.continue_as_new(array[gen_random_uuid()], array[]::bigint[], array['w/1'], '[{}]')")
 
 
-@probe("start_again")
+@probe("continue_as_new")
 def arguments_of_the_next_round_are_an_object_for_each_job(sessions: Sessions) -> None:
     q = sessions.open()
     leases = [q.new_lease(), q.new_lease()]
@@ -50,17 +50,17 @@ def arguments_of_the_next_round_are_an_object_for_each_job(sessions: Sessions) -
         for bad in ('{"0": {}, "1": {}}', "[{}]", "[{}, {}, {}]", "[{}, 1]", "[{}, null]", f"[{{}}, {large}]"):
             with refused(q, "FL005", "one object per lease", what=bad[:20]):
                 q.execute(
-                    "select faultline.start_again(%s, %s, %s, %s)",
+                    "select faultline.continue_as_new(%s, %s, %s, %s)",
                     [lease.job_id for lease in leases],
                     [lease.fencing_token for lease in leases],
                     [lease.owner for lease in leases],
                     bad,
                 )
-    expect("written", reasons(q.run(flow.start_again(leases, ['{"n": 0}', '{"n": 1}']))), [])
+    expect("written", reasons(q.run(flow.continue_as_new(leases, ['{"n": 0}', '{"n": 1}']))), [])
     expect("each its own", [q.job(lease.job_id).args for lease in leases], [{"n": 0}, {"n": 1}])
 
 
-@probe("start_again")
+@probe("continue_as_new")
 def a_new_round_begins_as_the_first_did(sessions: Sessions) -> None:
     q, listener = sessions.open(), sessions.open()
     lease = q.new_lease(max_attempts=9)
@@ -68,11 +68,11 @@ def a_new_round_begins_as_the_first_did(sessions: Sessions) -> None:
     q.reap()
     q.fail(q.claim_one(), delay=0)
     lease = q.claim_one()
-    q.mark_started(lease)
+    q.record_start(lease)
     q.progress(lease, 5)
     q.step(lease)
     q.run(streams.stream(lease, "tokens", 0, "[1]"))
-    q.beat(sleeping=["default"])
+    q.heartbeat(sleeping=["default"])
     listener.execute("listen faultline")
     expect("started over", _again(q, lease), [])
     expect("workers woken", len([one for one in listener.notices() if '"default"' in one]), 1)
@@ -82,7 +82,7 @@ def a_new_round_begins_as_the_first_did(sessions: Sessions) -> None:
     expect("streams and steps", rows, [(0, 0)])
 
 
-@probe("start_again", "prune_flow")
+@probe("continue_as_new", "prune_flow")
 def children_of_earlier_rounds_stay_members_of_the_flow(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -99,7 +99,7 @@ def children_of_earlier_rounds_stay_members_of_the_flow(sessions: Sessions) -> N
     expect("pruned with it", q.run(verbs.prune("flows", older_than_seconds=0)), 5)
 
 
-@probe("start_again", "sweep")
+@probe("continue_as_new", "sweep")
 def a_job_with_open_children_does_not_start_over(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -116,7 +116,7 @@ def a_job_with_open_children_does_not_start_over(sessions: Sessions) -> None:
     expect("afterwards", _again(q, lease), [])
 
 
-@probe("start_again", "kept_signal")
+@probe("continue_as_new", "kept_signal")
 def a_new_round_receives_what_the_one_before_did_not(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -137,10 +137,10 @@ def a_new_round_receives_what_the_one_before_did_not(sessions: Sessions) -> None
     expect("it is there", q.run(flow.receive(expect_woken(q, lease.job_id), "1", name="later")).status, "received")
 
 
-@probe("start_again")
+@probe("continue_as_new")
 def a_job_that_starts_over_says_so_in_the_journal(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
     _again(q, lease)
     entry = q.journal(lease.job_id)[-1]
-    expect("entry", (entry.event, entry.fencing_token, entry.detail), ("started_over", 1, {"by": "its task"}))
+    expect("entry", (entry.event, entry.fencing_token, entry.detail), ("continued_as_new", 1, {"by": "its task"}))

@@ -47,7 +47,7 @@ def _stops(q: Session, lease: Lease, number: str, why: str) -> None:
     q.run(verbs.record(lease, [{"number": number, "kind": "signal", "name": "go", "error": why}]))
 
 
-@probe("retry", "revive", "stopped_at", "receive", "record", "signals")
+@probe("retry", "reopen_flows", "stopped_at", "receive", "record", "signals")
 def a_retry_opens_the_signal_at_which_the_program_stopped(sessions: Sessions) -> None:
     q = sessions.open()
     other, lease = q.new_lease(), q.new_lease()
@@ -70,7 +70,7 @@ def a_retry_opens_the_signal_at_which_the_program_stopped(sessions: Sessions) ->
     expect("broken", q.broken_invariants(), [])
 
 
-@probe("retry", "revive", "stopped_at", "receive")
+@probe("retry", "reopen_flows", "stopped_at", "receive")
 def a_signal_that_did_not_come_is_waited_for_as_long_again_after_a_retry(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -279,7 +279,7 @@ def a_signal_that_is_there_when_the_time_is_over_is_received(sessions: Sessions)
     expect("received", receive(q, lease, seconds=60), ("received", "in time"))
 
 
-@probe("receive", "hold")
+@probe("receive", "lock_lease")
 def a_stale_attempt_receives_nothing_beside_its_successor(sessions: Sessions) -> None:
     q, zombie = sessions.open(), sessions.open()
     stale = q.new_lease()
@@ -299,7 +299,7 @@ def a_stale_attempt_receives_nothing_beside_its_successor(sessions: Sessions) ->
     expect("on record", q.refusals(stale.job_id), [("receive", "token_mismatch")])
 
 
-@probe("receive", "hold")
+@probe("receive", "lock_lease")
 def the_same_receipt_twice_at_once_takes_one_signal(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease()

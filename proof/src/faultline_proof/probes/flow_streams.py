@@ -40,7 +40,7 @@ def a_stream_is_read_in_the_order_in_which_it_was_written(sessions: Sessions) ->
     expect("other streams", q.run(streams.chunks(lease.job_id, "other")).chunks, [])
 
 
-@probe("stream", "hold", "refuse")
+@probe("stream", "lock_lease", "refuse")
 def nobody_writes_to_a_stream_without_the_lease(sessions: Sessions) -> None:
     q = sessions.open()
     old = q.new_lease()

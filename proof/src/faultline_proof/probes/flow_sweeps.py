@@ -62,7 +62,7 @@ def an_end_that_is_bad_is_told_to_parents_and_to_those_who_watch(sessions: Sessi
         q.run(flow.watch(watcher, "1", [child.job_id], name="w", digest=None))
         suspend(q, watcher, {"number": "1", "kind": "watch", "name": "w"})
         spawn(q, child, 1)
-        q.mark_started(child)
+        q.record_start(child)
         call(q, child)
         expect(f"woken by {ending}", Resolver(q).woken(), 2)
         expect("who goes on", {lease.job_id for lease in q.claim()}, {parent, watcher.job_id})
@@ -70,7 +70,7 @@ def an_end_that_is_bad_is_told_to_parents_and_to_those_who_watch(sessions: Sessi
         expect("the child of the child", q.execute(_CHILDREN)[-1], ("cancelled",))
 
 
-@probe("sweep", "sweep_bite", "nudge_waiters")
+@probe("sweep", "cancel_children_batch", "nudge_waiters")
 def a_sweep_leaves_what_has_ended_alone_and_tells_those_who_watch(sessions: Sessions) -> None:
     q = sessions.open()
     parent = q.new_lease()
@@ -124,7 +124,7 @@ def the_children_of_a_call_that_is_open_are_not_swept(sessions: Sessions) -> Non
     expect("the child", q.execute(_CHILDREN), [("queued",)])
 
 
-@probe("take", "why_not_retried")
+@probe("collect_outcomes", "why_not_retried")
 def a_call_is_not_taken_while_one_of_its_jobs_is_being_retried(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease()
@@ -133,7 +133,7 @@ def a_call_is_not_taken_while_one_of_its_jobs_is_being_retried(sessions: Session
     q.fail(child, then="fail")
     other.begin()
     other.run(verbs.retry(child.job_id))
-    taken = q.start(lambda session: session.run(verbs.take(lease, "1")))
+    taken = q.start(lambda session: session.run(verbs.collect_outcomes(lease, "1")))
     sessions.wait_until_blocked(q, taken)
     other.commit()
     expect("the call", taken.result().status, "open")

@@ -37,7 +37,7 @@ def _states(q: Session, *leases: Lease) -> list[str]:
     return [q.state(lease.job_id).value for lease in leases]
 
 
-@probe("break_circles", "reconcile")
+@probe("cancel_deadlocked_jobs", "reconcile")
 def jobs_in_a_row_are_left_alone_by_reconcile(sessions: Sessions) -> None:
     q = sessions.open()
     runs, first, second = (q.new_lease() for _ in range(3))
@@ -49,7 +49,7 @@ def jobs_in_a_row_are_left_alone_by_reconcile(sessions: Sessions) -> None:
     expect("states", _states(q, first, second), ["queued", "queued"])
 
 
-@probe("break_circles", "reconcile")
+@probe("cancel_deadlocked_jobs", "reconcile")
 def a_circle_of_which_one_may_go_on_by_itself_is_left_alone(sessions: Sessions) -> None:
     q = sessions.open()
     for first_waits, seconds in (([_OTHER, {**ANSWER, "number": "2"}], 86400), ([_OTHER], 1800)):
@@ -62,7 +62,7 @@ def a_circle_of_which_one_may_go_on_by_itself_is_left_alone(sessions: Sessions) 
         expect("states", _states(q, first, second), ["queued", "queued"])
 
 
-@probe("break_circles", "reconcile")
+@probe("cancel_deadlocked_jobs", "reconcile")
 def reconcile_waits_for_no_job_of_a_circle(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     first, second = q.new_lease(), q.new_lease()
@@ -79,7 +79,7 @@ def reconcile_waits_for_no_job_of_a_circle(sessions: Sessions) -> None:
     expect("afterwards", _states(q, first, second), ["queued", "cancelled"])
 
 
-@probe("cancel_waiting", "break_circles")
+@probe("cancel_waiting", "cancel_deadlocked_jobs")
 def a_job_that_is_cancelled_while_it_waits_takes_its_children_with_it(sessions: Sessions) -> None:
     q = sessions.open()
     first, second = q.new_lease(), q.new_lease()
@@ -94,7 +94,7 @@ def a_job_that_is_cancelled_while_it_waits_takes_its_children_with_it(sessions: 
     expect("its child", q.value("select state from faultline.jobs where queue = 'children'"), "cancelled")
 
 
-@probe("break_circles", "reconcile")
+@probe("cancel_deadlocked_jobs", "reconcile")
 def a_circle_with_a_child_in_it_is_broken_where_one_watches(sessions: Sessions) -> None:
     """A parent waits for its child, which waits for its parent: the child alone came to wait for a job that was there."""
     q = sessions.open()
@@ -108,7 +108,7 @@ def a_circle_with_a_child_in_it_is_broken_where_one_watches(sessions: Sessions) 
     expect_woken(q, parent)
 
 
-@probe("break_circles", "watch", "reconcile")
+@probe("cancel_deadlocked_jobs", "watch", "reconcile")
 def two_that_watch_each_other_at_the_same_moment_do_not_wait_for_long(sessions: Sessions) -> None:
     """Each is watched already, so neither has to mark the other, whose row is locked; and neither sees the other's call."""
     q, other = sessions.open(), sessions.open()
@@ -126,7 +126,7 @@ def two_that_watch_each_other_at_the_same_moment_do_not_wait_for_long(sessions: 
     expect_woken(q, first.job_id)
 
 
-@probe("wake_overslept", "reconcile")
+@probe("wake_overdue_suspended", "reconcile")
 def reconcile_nudges_nobody_who_cannot_go_on(sessions: Sessions) -> None:
     q = sessions.open()
     sleeps, waits, is_nudged = (q.new_lease() for _ in range(3))
@@ -140,7 +140,7 @@ def reconcile_nudges_nobody_who_cannot_go_on(sessions: Sessions) -> None:
     expect("nudges", q.value(_NUDGES), 1)
 
 
-@probe("wake_overslept", "reconcile")
+@probe("wake_overdue_suspended", "reconcile")
 def reconcile_nudges_no_more_than_it_was_asked_to(sessions: Sessions) -> None:
     q = sessions.open()
     for lease in [q.new_lease() for _ in range(3)]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Sessions
 
 
-@probe("suspend", "resolve", "complete", "nudge_waiters", "look", "open_child", "claim")
+@probe("suspend", "resolve", "complete", "nudge_waiters", "can_resume", "open_child", "claim")
 def a_waiting_job_holds_no_lease_and_goes_on_when_its_children_have_ended(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -44,7 +44,7 @@ def a_waiting_job_holds_no_lease_and_goes_on_when_its_children_have_ended(sessio
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("suspend", "look")
+@probe("suspend", "can_resume")
 def what_ended_before_the_wait_is_seen_by_it(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -90,7 +90,7 @@ def an_end_that_commits_between_look_and_commit_of_the_wait_wakes_it(sessions: S
     expect_woken(q, lease.job_id)
 
 
-@probe("resolve", "nudge_waiters", "look", "open_child")
+@probe("resolve", "nudge_waiters", "can_resume", "open_child")
 def of_two_last_children_that_end_at_once_the_later_commit_wakes_the_parent(sessions: Sessions) -> None:
     for resolve_between in (False, True):
         q, one, two = sessions.open(), sessions.open(), sessions.open()
@@ -259,7 +259,7 @@ def a_wait_ends_when_its_time_is_up(sessions: Sessions) -> None:
     expect_woken(q, lease.job_id)
 
 
-@probe("suspend", "signal", "kept_signal", "look")
+@probe("suspend", "signal", "kept_signal", "can_resume")
 def a_signal_wakes_whoever_waits_for_it(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -276,7 +276,7 @@ def a_signal_wakes_whoever_waits_for_it(sessions: Sessions) -> None:
     expect_woken(q, lease.job_id)
 
 
-@probe("look", "suspend")
+@probe("can_resume", "suspend")
 def what_is_waited_for_together_is_over_when_all_of_it_is(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -293,7 +293,7 @@ def what_is_waited_for_together_is_over_when_all_of_it_is(sessions: Sessions) ->
         expect_woken(q, lease.job_id)
 
 
-@probe("look", "has_failed", "fail")
+@probe("can_resume", "has_failed", "fail")
 def a_failed_child_wakes_only_a_parent_that_does_not_want_to_wait_for_the_others(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -308,7 +308,7 @@ def a_failed_child_wakes_only_a_parent_that_does_not_want_to_wait_for_the_others
         expect_woken(q, parent)
 
 
-@probe("look", "retry")
+@probe("can_resume", "retry")
 def a_child_that_was_retried_is_waited_for_again(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -370,23 +370,3 @@ def a_look_with_an_old_view_is_refused(sessions: Sessions) -> None:
         with refused(q, "FL005", "READ COMMITTED", what=f"sweep in {isolation}"):
             q.execute("select faultline.sweep()")
         q.rollback()
-
-
-@probe("claim", "due")
-def who_does_not_know_flows_is_given_no_job_of_one(sessions: Sessions) -> None:
-    q = sessions.open()
-    lease = q.new_lease()
-    spawn(q, lease, 1)
-    suspend(q, lease, {**CHILDREN, "seconds": 0})
-    plain = q.enqueue()
-    expect("due", q.value("select count(*) from faultline.due('{default}')"), 1)
-    expect("claimed", q.execute("select job_id, in_flow from faultline.claim('default', 'w/old', 10)"), [(plain, False)])
-    for queue in ("default", "children"):
-        expect(f"due in {queue}", q.execute("select * from faultline.due(array[%s])", queue), [])
-        expect(
-            f"due in {queue} for others",
-            q.execute("select * from faultline.due(array[%s], flows => true)", queue),
-            [(queue,)],
-        )
-        expect(f"claimed in {queue}", q.execute("select * from faultline.claim(%s, 'w/older', 10)", queue), [])
-    expect_woken(q, lease.job_id)

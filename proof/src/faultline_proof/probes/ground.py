@@ -55,7 +55,7 @@ _CALLS: dict[str, Callable[[Session, Lease], Any]] = {
 _MAY_BE_LOST = {"renew", "progress"}
 
 
-@probe("durable")
+@probe("require_synchronous_commit")
 def what_was_acknowledged_is_durable_where_the_sessions_default_is_not(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in _CALLS.items():
@@ -66,7 +66,7 @@ def what_was_acknowledged_is_durable_where_the_sessions_default_is_not(sessions:
         expect(f"synchronous_commit after a refused {verb}", level, "on")
 
 
-@probe("durable")
+@probe("require_synchronous_commit")
 def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions) -> None:
     q = sessions.open()
     retried = _level_after(
@@ -115,7 +115,7 @@ def _level_after(
         return str(q.value("show synchronous_commit"))
 
 
-@probe("durable")
+@probe("require_synchronous_commit")
 def other_levels_are_left_alone_and_the_session_keeps_its_own(sessions: Sessions) -> None:
     q = sessions.open()
     for before, within in (("local", "local"), ("remote_apply", "remote_apply"), ("off", "on")):

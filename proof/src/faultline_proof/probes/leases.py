@@ -47,7 +47,7 @@ def a_completion_sent_twice_is_no_refusal(sessions: Sessions) -> None:
         expect("with another owner", reasons(q.complete(replace(lease, owner="w/forged"))), ["token_mismatch"])
         expect("a renewal of what is done", q.renew(lease), Unwritten())
         expect("by another owner", reasons(q.renew(replace(lease, owner="w/forged"))), ["token_mismatch"])
-        expect("a mark of what is done", reasons(q.mark_started(lease)), ["not_running"])
+        expect("a mark of what is done", reasons(q.record_start(lease)), ["not_running"])
 
 
 @probe("complete")
@@ -268,7 +268,7 @@ def released_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
     q.execute("listen faultline")
     q.release(first, second, snoozed, delays=[None, None, 60])
     wanted = q.value(
-        "select json_build_object('queue', 'default', 'priority', -2, 'run_at', next_run_at, 'workers', null)::text"
+        "select json_strip_nulls(json_build_object('queue', 'default', 'priority', -2, 'run_at', next_run_at))::text"
         " from faultline.open_jobs where id = %s",
         first.job_id,
     )

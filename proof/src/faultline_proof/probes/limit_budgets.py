@@ -53,7 +53,7 @@ def _again(q: Session, lease: Lease) -> Lease:
     return found[0]
 
 
-@probe("take_budget", "line_up", "refilled")
+@probe("take_budget", "reserve_budget_slot", "refilled")
 def no_more_is_taken_from_a_budget_than_there_is(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -73,7 +73,7 @@ def no_more_is_taken_from_a_budget_than_there_is(sessions: Sessions) -> None:
     expect("in it", _in(q), 0)
 
 
-@probe("line_up")
+@probe("reserve_budget_slot")
 def nobody_comes_again_at_once(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -98,7 +98,7 @@ def a_take_that_is_sent_again_is_paid_once(sessions: Sessions) -> None:
     expect("in it", _in(q), 40)
 
 
-@probe("take_budget", "hold")
+@probe("take_budget", "lock_lease")
 def who_has_lost_the_lease_takes_nothing(sessions: Sessions) -> None:
     q = sessions.open()
     _budget(q)
@@ -131,7 +131,7 @@ def two_that_take_at_once_do_not_take_the_same(sessions: Sessions) -> None:
     expect("in it, give or take a moment", round(_in(q)), 40)
 
 
-@probe("take_budget", "line_up")
+@probe("take_budget", "reserve_budget_slot")
 def small_costs_do_not_starve_a_large_one(sessions: Sessions) -> None:
     """A cost of all that there can be, beside others that come all the time and want more than there is."""
     q, clock = sessions.open(), sessions.clock
@@ -146,7 +146,7 @@ def small_costs_do_not_starve_a_large_one(sessions: Sessions) -> None:
     expect("the large one, half a second late", _ask(q, _again(q, large), 100).status, "taken")
 
 
-@probe("take_budget", "line_up")
+@probe("take_budget", "reserve_budget_slot")
 def who_has_just_come_stands_behind_who_waits(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -176,7 +176,7 @@ def what_the_bucket_cannot_hold_is_not_lost_while_others_are_late(sessions: Sess
     expect("another, when it is not full", _ask(q, q.new_lease(**_FRESH), 20).status, "wait")
 
 
-@probe("take_budget", "line_up")
+@probe("take_budget", "reserve_budget_slot")
 def the_one_that_is_served_next_holds_up_others_for_ten_seconds(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -190,7 +190,7 @@ def the_one_that_is_served_next_holds_up_others_for_ten_seconds(sessions: Sessio
     expect("when its time is up", _ask(q, late, 20, 2).status, "taken")
 
 
-@probe("line_up")
+@probe("reserve_budget_slot")
 def who_asks_too_early_keeps_its_moment(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -206,7 +206,7 @@ def who_asks_too_early_keeps_its_moment(sessions: Sessions) -> None:
     expect("of another", round(_ask(q, q.new_lease(**_LONG), 20).seconds or 0, 1), 4.5)
 
 
-@probe("line_up", "take_budget")
+@probe("reserve_budget_slot", "take_budget")
 def several_takes_of_one_run_wait_one_after_another(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -225,12 +225,12 @@ def several_takes_of_one_run_wait_one_after_another(sessions: Sessions) -> None:
         q.release(job, delays=[0.5])
     expect(
         "the line",
-        q.value("select extract(epoch from line_until - faultline.clock()) < 1.1 from faultline.budgets"),
+        q.value("select extract(epoch from reserved_until - faultline.clock()) < 1.1 from faultline.budgets"),
         wanted=True,
     )
 
 
-@probe("line_up")
+@probe("reserve_budget_slot")
 def who_has_waited_longest_is_served_next(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -386,7 +386,7 @@ _DURABLE: dict[str, Callable[[Session, Lease], object]] = {
 }
 
 
-@probe("durable")
+@probe("require_synchronous_commit")
 def what_is_taken_from_budgets_is_durable(sessions: Sessions) -> None:
     q = sessions.open()
     _budget(q)
@@ -411,7 +411,7 @@ def nothing_is_kept_for_a_job_that_has_ended(sessions: Sessions) -> None:
     expect("small", _ask(q, small, 1).status, "taken")
 
 
-@probe("line_up")
+@probe("reserve_budget_slot")
 def who_has_long_to_wait_asks_at_half_of_it_and_keeps_its_place(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()

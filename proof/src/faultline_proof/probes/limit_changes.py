@@ -37,11 +37,11 @@ def _group_of(q: Session, shard: int, shards: int, start: int = 0) -> str:
 
 
 def _fold_all(q: Session) -> None:
-    q.execute("update faultline.shards set heard_all_at = '-infinity'")
-    q.execute("select faultline.fold()")
+    q.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+    q.execute("select faultline.maintain_limits()")
 
 
-@probe("reshard", "move_strays", "pick_kept")
+@probe("reshard", "rewrite_events_of_old_shards", "pick_permit_holders")
 def a_retry_that_kept_its_permit_starts_after_the_shards_have_changed(sessions: Sessions) -> None:
     q = sessions.open()
     _declare(q, 4, each_group={"ordered": True})
@@ -71,7 +71,7 @@ def a_retry_of_who_ran_while_the_shards_changed_starts_at_once(sessions: Session
     expect_right_accounts(q)
 
 
-@probe("claim_within")
+@probe("claim_limited")
 def a_claim_that_waited_while_its_queue_was_paused_grants_nothing(sessions: Sessions) -> None:
     q, claimer = sessions.open(), sessions.open()
     _declare(q, 1, queue={"concurrency": 10})
@@ -85,7 +85,7 @@ def a_claim_that_waited_while_its_queue_was_paused_grants_nothing(sessions: Sess
     expect("granted after the commit", waiting.result(), [])
 
 
-@probe("claim_within", "set_limit")
+@probe("claim_limited", "set_limit")
 def a_claim_that_waited_for_a_new_limit_keeps_it(sessions: Sessions) -> None:
     q, claimer = sessions.open(), sessions.open()
     _declare(q, 1, queue={"concurrency": 10})
@@ -98,7 +98,7 @@ def a_claim_that_waited_for_a_new_limit_keeps_it(sessions: Sessions) -> None:
     expect("granted after the commit", len(waiting.result()), 1)
 
 
-@probe("claim_within", "declare_queue")
+@probe("claim_limited", "declare_queue")
 def a_claim_that_waited_for_other_shards_grants_nothing(sessions: Sessions) -> None:
     q, claimer = sessions.open(), sessions.open()
     _declare(q, 1, queue={"concurrency": 10})
@@ -114,7 +114,7 @@ def a_claim_that_waited_for_other_shards_grants_nothing(sessions: Sessions) -> N
     expect_right_accounts(q)
 
 
-@probe("set_limit", "reset_limit", "divide", "lend")
+@probe("set_limit", "reset_limit", "rebalance_permits_now", "rebalance_permits")
 def what_a_shard_was_lent_ends_with_the_limit(sessions: Sessions) -> None:
     q = sessions.open()
     _declare(q, 2, queue={"concurrency": 4})
@@ -122,7 +122,7 @@ def what_a_shard_was_lent_ends_with_the_limit(sessions: Sessions) -> None:
     for group in (_group_of(q, 0, 2), _group_of(q, 0, 2, 50)):
         put(q, group, 30)
     held = take(q)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     held += take(q)
     expect("granted to one shard", len(held), 10)
     q.execute("select faultline.reset_limit('default')")
@@ -134,7 +134,7 @@ def what_a_shard_was_lent_ends_with_the_limit(sessions: Sessions) -> None:
     expect("granted by the lower limit", len(take(q)), 2)
 
 
-@probe("declare_queue", "divide", "lend", "mark_running", "reshard")
+@probe("declare_queue", "rebalance_permits_now", "rebalance_permits", "permit_running_jobs", "reshard")
 def a_limit_counts_what_runs_in_whatever_shards(sessions: Sessions) -> None:
     q = sessions.open()
     _declare(q, 1, queue={"concurrency": 4})
@@ -145,7 +145,7 @@ def a_limit_counts_what_runs_in_whatever_shards(sessions: Sessions) -> None:
     expect("running with more shards", running(q), 4)
 
 
-@probe("declare_queue", "divide", "mark_running")
+@probe("declare_queue", "rebalance_permits_now", "permit_running_jobs")
 def a_first_limit_with_shards_counts_what_runs(sessions: Sessions) -> None:
     q = sessions.open()
     put(q, None, 40)
@@ -166,7 +166,7 @@ def new_shards_bring_no_tokens(sessions: Sessions) -> None:
     expect("starts", starts, 8)
 
 
-@probe("pick_kept", "free_permits")
+@probe("pick_permit_holders", "free_permits")
 def a_group_that_is_told_to_keep_its_order_does_so_with_those_that_ran(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -185,7 +185,7 @@ def a_group_that_is_told_to_keep_its_order_does_so_with_those_that_ran(sessions:
     expect_right_accounts(q)
 
 
-@probe("claim_within", "pick_kept")
+@probe("claim_limited", "pick_permit_holders")
 def heads_that_come_again_and_again_leave_half_to_others(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=4)
@@ -208,7 +208,7 @@ def heads_that_come_again_and_again_leave_half_to_others(sessions: Sessions) -> 
     expect_right_accounts(q)
 
 
-@probe("fold_queue", "move_strays")
+@probe("maintain_queue", "rewrite_events_of_old_shards")
 def what_was_written_for_a_shard_that_is_gone_is_heard_by_the_next_fold(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     _declare(q, 4, each_group={"concurrency": 1})
@@ -218,18 +218,18 @@ def what_was_written_for_a_shard_that_is_gone_is_heard_by_the_next_fold(sessions
     _declare(q, 1, each_group={"concurrency": 1})
     _fold_all(q)
     late.commit()
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     expect("granted", groups(take(q)), [group])
 
 
-@probe("recount_queue", "recount", "move_strays")
+@probe("recount_queue", "recount", "rewrite_events_of_old_shards")
 def permits_that_were_given_back_to_a_shard_that_is_gone_are_counted_once(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     _declare(q, 4, queue={"concurrency": 4})
     put(q, times=12)
     held = take(q)
     expect("granted", len(held), 4)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     late.begin()
     done(late, *held)
     _declare(q, 1, queue={"concurrency": 4})
@@ -237,13 +237,13 @@ def permits_that_were_given_back_to_a_shard_that_is_gone_are_counted_once(sessio
     expect("counted right", q.value("select faultline.is_miscounted('default')"), wanted=False)
     q.execute("select faultline.recount()")
     take(q)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     take(q)
     expect("run at once", running(q), 4)
     expect_right_accounts(q)
 
 
-@probe("move_strays", "reshard", "lock")
+@probe("rewrite_events_of_old_shards", "reshard", "lock")
 def a_change_of_shards_waits_for_no_submitter(sessions: Sessions) -> None:
     q, submitter = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -259,12 +259,12 @@ def a_change_of_shards_waits_for_no_submitter(sessions: Sessions) -> None:
     expect("granted meanwhile", groups(take(q)), ["another"])
     submitter.commit()
     sessions.clock.advance(120)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     expect("granted", groups(take(q)), [group])
     expect_right_accounts(q)
 
 
-@probe("lend", "fold_queue")
+@probe("rebalance_permits", "maintain_queue")
 def every_shard_has_its_turn_of_few_permits(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -276,9 +276,9 @@ def every_shard_has_its_turn_of_few_permits(sessions: Sessions) -> None:
     held = take(q)
     for _ in range(24):
         # A permit is in use whenever upkeep looks.
-        q.execute("select faultline.fold()")
+        q.execute("select faultline.maintain_limits()")
         done(q, *held)
-        q.execute("select faultline.fold()")
+        q.execute("select faultline.maintain_limits()")
         held = take(q)
         expect("running at once", running(q) <= 1, wanted=True)
         seen.update(groups(held))
@@ -286,7 +286,7 @@ def every_shard_has_its_turn_of_few_permits(sessions: Sessions) -> None:
     expect("groups that were granted something", sorted(seen), sorted(names))
 
 
-@probe("ease_groups")
+@probe("recheck_groups")
 def a_weight_that_is_raised_counts_at_once(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", weight=1)
@@ -304,7 +304,7 @@ def a_weight_that_is_raised_counts_at_once(sessions: Sessions) -> None:
     expect("grants to each are alike", granted.count("a") in _HALF, wanted=True)
 
 
-@probe("fold_queue", "let_ready")
+@probe("maintain_queue", "mark_groups_ready")
 def a_group_with_a_rate_goes_on_when_the_clock_was_ahead(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -349,7 +349,7 @@ def a_rate_that_a_person_changes_keeps_its_time_and_no_more_start_at_once(sessio
     expect("in a longer time", changed(rate=1200, per=120), (1200, 120, 5))
 
 
-@probe("fold_queue")
+@probe("maintain_queue")
 def a_group_is_not_forgotten_before_its_tokens_are_back(sessions: Sessions) -> None:
     """One that comes again would have all its tokens."""
     q = sessions.open()
@@ -358,18 +358,18 @@ def a_group_is_not_forgotten_before_its_tokens_are_back(sessions: Sessions) -> N
     done(q, *take(q))
     expect("granted without a token", take(q), [])
     # It has rested for longer than a group without a rate is kept.
-    sessions.hand.execute("update faultline.groups set epoch = epoch - 60")
+    sessions.hand.execute("update faultline.groups set changed_second = changed_second - 60")
     _fold_all(q)
     put(q, "a", 1)
     expect("granted after a rest", take(q), [])
 
 
-@probe("fold_queue")
+@probe("maintain_queue")
 def a_fold_that_knew_another_number_of_shards_moves_nothing(sessions: Sessions) -> None:
     q = sessions.open()
     _declare(q, 4)
     group = _group_of(q, 3, 4)
     put(q, group, 1)
-    sessions.hand.execute("select faultline.fold_queue('default', 1, 100, false)")
+    sessions.hand.execute("select faultline.maintain_queue('default', 1, 100, false)")
     expect("events of its shard", q.value("select count(*) from faultline.group_events where shard = 3"), 1)
     expect("granted", groups(take(q)), [group])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
 
-@probe("open_xids", "hear")
+@probe("open_xids", "apply_group_events")
 def an_event_that_is_committed_late_is_heard(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     limit(q, "a", concurrency=1)
@@ -54,7 +54,7 @@ def a_running_job_whose_row_is_removed_gives_its_permits_back(sessions: Sessions
     expect("counted anew", q.value(told), 0)
 
 
-@probe("hear")
+@probe("apply_group_events")
 def a_job_that_is_committed_late_runs_though_the_group_went_on(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     limit(q, "*", concurrency=5)
@@ -67,7 +67,7 @@ def a_job_that_is_committed_late_runs_though_the_group_went_on(sessions: Session
     expect_right_accounts(q)
 
 
-@probe("open_xids", "hear")
+@probe("open_xids", "apply_group_events")
 def an_event_of_the_claims_own_transaction_is_heard_by_the_next(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     limit(q, "a", concurrency=1)
@@ -81,9 +81,9 @@ def an_event_of_the_claims_own_transaction_is_heard_by_the_next(sessions: Sessio
     expect_right_accounts(q)
 
 
-@probe("hear")
+@probe("apply_group_events")
 def a_turn_is_for_groups_where_something_may_be_granted(sessions: Sessions) -> None:
-    """Looked at while the queue is full: then no claim walks the groups, and mends what `hear` says."""
+    """Looked at while the queue is full: then no claim walks the groups, and mends what `apply_group_events` says."""
     q = sessions.open()
     limit(q, concurrency=3)
     limit(q, "*", concurrency=1)
@@ -101,7 +101,7 @@ def a_turn_is_for_groups_where_something_may_be_granted(sessions: Sessions) -> N
     expect("with a turn", q.execute("select group_key from faultline.groups where ready"), [("a",)])
 
 
-@probe("hear", "let_ready")
+@probe("apply_group_events", "mark_groups_ready")
 def a_group_that_comes_back_begins_where_the_others_are(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=10)
@@ -133,7 +133,7 @@ def who_holds_least_is_served_first_whatever_its_turn(sessions: Sessions) -> Non
     expect("granted together", groups(take(q, 4)), ["short"] * 4)
 
 
-@probe("hear", "mark_running", "fold_queue")
+@probe("apply_group_events", "permit_running_jobs", "maintain_queue")
 def what_ran_before_there_were_limits_is_counted_where_others_wait(sessions: Sessions) -> None:
     q, user = sessions.open(), sessions.open()
     put(q, "a", 1)
@@ -146,60 +146,20 @@ def what_ran_before_there_were_limits_is_counted_where_others_wait(sessions: Ses
     expect("granted", len(take(q, 1)), 1)
     user.rollback()
     for _ in range(2):
-        sessions.hand.execute("update faultline.shards set heard_all_at = '-infinity'")
-        q.execute("select faultline.fold()")
+        sessions.hand.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+        q.execute("select faultline.maintain_limits()")
     expect("granted beside both", take(q), [])
     expect_right_accounts(q)
 
 
-def _flowing(sessions: Sessions, *job_ids: UUID) -> None:
-    """As if they were jobs of flows."""
-    sessions.hand.execute("update faultline.open_jobs set flow_id = id where id = any (%s)", list(job_ids))
-    sessions.hand.execute(
-        "insert into faultline.flows (id, begun_at) select id, faultline.clock() from unnest(%s::uuid[]) id", list(job_ids)
-    )
-
-
 @probe("pick_groups")
-def a_caller_that_knows_no_flows_is_not_stopped_by_groups_that_have_nothing_for_it(sessions: Sessions) -> None:
-    q = sessions.open()
-    sessions.clock.take()
-    limit(q, concurrency=2)
-    for group in "ab":
-        q.execute("select faultline.cancel(%s)", put(q, group, 1)[0])
-    _flowing(sessions, *put(q, "c", 1), *put(q, "d", 1))
-    put(q, "e", 3)
-    expect("granted", groups(take(q, 2, flows=False)), ["e", "e"])
-    expect("with a turn", q.execute("select group_key from faultline.groups where ready order by 1"), [("e",)])
-    limit(q, concurrency=10)
-    sessions.clock.advance(0.2)
-    expect("granted to one that knows them", groups(take(q, 3)), ["c", "d", "e"])
-    expect_right_accounts(q)
-
-
-@probe("pick_groups")
-def a_caller_that_knows_no_flows_gets_what_lies_behind_jobs_of_flows(sessions: Sessions) -> None:
-    q = sessions.open()
-    sessions.clock.take()
-    limit(q, "*", concurrency=5)
-    first, *others = put(q, "a", 4)
-    _flowing(sessions, first)
-    held = take(q, flows=False)
-    expect("granted", [one.job_id for one in held], others)
-    expect("granted again", take(q, flows=False), [])
-    sessions.clock.advance(0.2)
-    expect("granted to one that knows them", [one.job_id for one in take(q)], [first])
-    expect_right_accounts(q)
-
-
-@probe("pick_groups")
-def a_caller_that_knows_no_flows_gets_no_job_twice(sessions: Sessions) -> None:
+def no_job_of_a_group_that_is_looked_at_in_two_rounds_is_granted_twice(sessions: Sessions) -> None:
     """The heavy group has less than its part, so the light one is looked at in two rounds."""
     q = sessions.open()
     limit(q, "heavy", weight=100)
     put(q, "heavy", 1)
     put(q, "light", 5)
-    expect("granted", groups(take(q, 10, flows=False)), ["heavy", *["light"] * 5])
+    expect("granted", groups(take(q, 10)), ["heavy", *["light"] * 5])
     expect("counted", q.value("select holding from faultline.shards"), 6)
     expect_right_accounts(q)
 
@@ -227,7 +187,7 @@ def _lock(user: Session, *job_ids: UUID) -> None:
     user.execute("select from faultline.open_jobs where id = any (%s) for update", list(job_ids))
 
 
-@probe("pick_behind", "pick_groups")
+@probe("pick_past_locked_head", "pick_groups")
 def a_row_that_somebody_has_locked_holds_up_no_other_of_its_group(sessions: Sessions) -> None:
     q, user = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -253,7 +213,7 @@ def a_row_that_somebody_has_locked_holds_up_no_other_of_its_group(sessions: Sess
     expect_right_accounts(q)
 
 
-@probe("pick_behind")
+@probe("pick_past_locked_head")
 def a_row_that_somebody_has_locked_holds_up_a_group_that_keeps_its_order(sessions: Sessions) -> None:
     q, user = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -267,34 +227,21 @@ def a_row_that_somebody_has_locked_holds_up_a_group_that_keeps_its_order(session
     expect_right_accounts(q)
 
 
-@probe("pick_behind")
-def a_caller_that_knows_no_flows_gets_no_job_twice_beside_a_locked_row(sessions: Sessions) -> None:
+@probe("pick_past_locked_head")
+def no_job_is_granted_twice_beside_a_locked_row(sessions: Sessions) -> None:
     """As above, and what somebody has locked is met in the second round."""
     q, user = sessions.open(), sessions.open()
     limit(q, "heavy", weight=100)
     put(q, "heavy", 1)
     light = put(q, "light", 12)
     _lock(user, light[4])
-    expect("granted", groups(take(q, 10, flows=False)), ["heavy", *["light"] * 9])
+    expect("granted", groups(take(q, 10)), ["heavy", *["light"] * 9])
     expect("counted", q.value("select holding from faultline.shards"), 10)
     user.rollback()
     expect_right_accounts(q)
 
 
-@probe("pick_behind")
-def a_caller_that_knows_no_flows_gets_no_job_of_a_flow_behind_a_locked_row(sessions: Sessions) -> None:
-    q, user = sessions.open(), sessions.open()
-    sessions.clock.take()
-    limit(q, "*", concurrency=1)
-    first, second, third = put(q, "a", 3)
-    _flowing(sessions, second)
-    _lock(user, first)
-    expect("granted", [one.job_id for one in take(q, flows=False)], [third])
-    user.rollback()
-    expect_right_accounts(q)
-
-
-@probe("is_miscounted", "fold", "fold_queue", "recount_queue")
+@probe("is_miscounted", "maintain_limits", "maintain_queue", "recount_queue")
 def a_count_that_somebody_made_wrong_is_right_within_a_minute(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -304,13 +251,13 @@ def a_count_that_somebody_made_wrong_is_right_within_a_minute(sessions: Sessions
     for wrong in ("update faultline.shards set holding = 7", "update faultline.groups set holding = 0"):
         sessions.hand.execute(wrong)
         sessions.clock.advance(61)
-        q.execute("select faultline.fold()")
+        q.execute("select faultline.maintain_limits()")
         expect_right_accounts(q)
     done(q, *held)
     expect("granted then", groups(take(q)), ["a"])
 
 
-@probe("complete", "free_ended", "wake_hungry")
+@probe("complete", "free_ended", "wake_for_free_permit")
 def nobody_is_woken_for_a_permit_that_its_holder_claims_itself(sessions: Sessions) -> None:
     q, claims = sessions.open(), ", null::jsonb, true"
     limit(q, concurrency=2)
@@ -318,7 +265,7 @@ def nobody_is_woken_for_a_permit_that_its_holder_claims_itself(sessions: Session
     held = take(q)
     expect("granted of more", take(q), [])
     q.execute("listen faultline")
-    q.value("select faultline.beat('sleeper', 'host', 1, '1', array['default'], array['default'])")
+    q.value("select faultline.heartbeat('sleeper', 'host', 1, '1', array['default'], array['default'])")
     q.notices()
     with_claims, without = held
     q.begin()
@@ -334,7 +281,7 @@ def nobody_is_woken_for_a_permit_that_its_holder_claims_itself(sessions: Session
     expect("woken by the second of one transaction", len(q.notices()), 1)
 
 
-@probe("tell_groups", "free_ended", "hear")
+@probe("insert_group_events", "free_ended", "apply_group_events")
 def a_claim_hears_of_few_groups_at_a_time(sessions: Sessions) -> None:
     """However many came in with one submission, or ended together: no claim takes long, and the next one goes on. Nor does
     one hear of fewer than it may grant.
@@ -356,7 +303,7 @@ def a_claim_hears_of_few_groups_at_a_time(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
-@probe("claim_within")
+@probe("claim_limited")
 def a_claim_hears_on_until_it_can_grant_something(sessions: Sessions) -> None:
     """What it hears of first may be jobs of groups that have all they may have."""
     q = sessions.open()
@@ -368,7 +315,7 @@ def a_claim_hears_on_until_it_can_grant_something(sessions: Sessions) -> None:
     expect("granted then", groups(take(q, 1)), ["z"])
 
 
-@probe("hear")
+@probe("apply_group_events")
 def a_claim_that_finds_nothing_looks_from_there_on(sessions: Sessions) -> None:
     """From the beginning on, it would walk the entries of all events that were ever heard, until they are vacuumed."""
     q = sessions.open()

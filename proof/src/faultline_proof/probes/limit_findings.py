@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PART = 80
 
 
-@probe("let_arrive", "claim_within")
+@probe("move_due_jobs_into_groups", "claim_limited")
 def finding_01_due_delayed_jobs_of_a_full_group_stop_nobody(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -45,7 +45,7 @@ def finding_01_due_delayed_jobs_of_a_full_group_stop_nobody(sessions: Sessions) 
     expect("of the full group, gone to their group", q.value(f"{waiting} and group_key = 'full'"), 1500)
 
 
-@probe("pick_kept", "claim_within")
+@probe("pick_permit_holders", "claim_limited")
 def finding_02_a_retried_job_of_a_group_does_not_wait_behind_jobs_of_no_group(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -61,7 +61,7 @@ def finding_02_a_retried_job_of_a_group_does_not_wait_behind_jobs_of_no_group(se
     expect("and with it", "other" in groups(granted), wanted=True)
 
 
-@probe("write_limit", "ease_groups")
+@probe("write_limit", "recheck_groups")
 def finding_03_a_limit_that_is_raised_lets_waiting_jobs_run_at_once(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "a", concurrency=1)
@@ -74,7 +74,7 @@ def finding_03_a_limit_that_is_raised_lets_waiting_jobs_run_at_once(sessions: Se
         limit(q, "a", concurrency=0)
 
 
-@probe("write_limit", "ease_groups")
+@probe("write_limit", "recheck_groups")
 def finding_04_a_rate_that_is_raised_or_taken_away_counts_at_once(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -90,7 +90,7 @@ def finding_04_a_rate_that_is_raised_or_taken_away_counts_at_once(sessions: Sess
     expect("granted without a rate", groups([one for one in take(q) if one.group == "b"]), ["b"] * 4)
 
 
-@probe("pick_groups", "hear")
+@probe("pick_groups", "apply_group_events")
 def finding_05_a_group_that_is_empty_has_no_turn(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
@@ -103,7 +103,7 @@ def finding_05_a_group_that_is_empty_has_no_turn(sessions: Sessions) -> None:
     expect("granted by one claim", groups(take(q, 1)), ["new"])
 
 
-@probe("claim_within", "pick_plain")
+@probe("claim_limited", "pick_ungrouped")
 def finding_06_jobs_of_no_group_do_not_starve_by_bounds(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -111,13 +111,11 @@ def finding_06_jobs_of_no_group_do_not_starve_by_bounds(sessions: Sessions) -> N
     old = put(q, None, 1)
     sessions.clock.advance(60)
     put(q, "a", 1)
-    found = q.execute(
-        "select job_id from faultline.claim('default', 'w/x', 10, '{0}', array[faultline.clock()], '{}', true, true)"
-    )
+    found = q.execute("select job_id from faultline.claim('default', 'w/x', 10, '{0}', array[faultline.clock()])")
     expect("the old one is granted", (old[0],) in found, wanted=True)
 
 
-@probe("hear", "cluster")
+@probe("apply_group_events", "cluster")
 def finding_07_events_are_heard_after_a_restore_into_another_cluster(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "a", concurrency=1)
@@ -134,7 +132,7 @@ def finding_07_events_are_heard_after_a_restore_into_another_cluster(sessions: S
     expect_right_accounts(q)
 
 
-@probe("hear", "fold_queue", "fold")
+@probe("apply_group_events", "maintain_queue", "maintain_limits")
 def finding_07_an_event_that_was_passed_over_is_heard_within_a_minute(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -143,14 +141,17 @@ def finding_07_an_event_that_was_passed_over_is_heard_within_a_minute(sessions: 
     (held,) = take(q)
     done(q, held)
     sessions.hand.execute(
-        "update faultline.shards set seen_to = pg_snapshot_xmax(pg_current_snapshot()), seen_open = '{}', heard_all_at = %s",
+        (
+            "update faultline.shards set seen_to = pg_snapshot_xmax(pg_current_snapshot()), seen_open = '{}',"
+            " all_events_applied_at = %s"
+        ),
         q.value("select faultline.clock()"),
     )
     expect("granted", take(q), [])
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     expect("granted before the minute", take(q), [])
     sessions.clock.advance(61)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     expect("granted after the minute", groups(take(q)), ["a"])
 
 
@@ -170,7 +171,7 @@ def finding_08_a_clock_that_was_ahead_stops_neither_turns_nor_rates(sessions: Se
     expect("granted to each", [found.count(group) for group in "abcd"], [10, 10, 10, 10])
 
 
-@probe("pick_kept")
+@probe("pick_permit_holders")
 def finding_10_a_retry_in_order_takes_a_token_of_its_group(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -183,7 +184,7 @@ def finding_10_a_retry_in_order_takes_a_token_of_its_group(sessions: Sessions) -
             failed(q, held, delay=0)
         sessions.clock.advance(0.1)
     expect("starts in two seconds", starts, 2)
-    turn = q.value("select extract(epoch from faultline.next_turn('default') - faultline.clock())::float8")
+    turn = q.value("select extract(epoch from faultline.next_claim_at('default') - faultline.clock())::float8")
     expect("the next turn is when there is a token", 0 <= turn <= 1, wanted=True)
 
 
@@ -218,7 +219,7 @@ def finding_11_a_child_in_its_parents_strict_group_is_refused(sessions: Sessions
     expect_right_accounts(q)
 
 
-@probe("claim_within", "write_limit", "ease_groups")
+@probe("claim_limited", "write_limit", "recheck_groups")
 def finding_12_a_limit_that_comes_back_counts_what_runs(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "a", concurrency=1)
@@ -236,7 +237,7 @@ def finding_12_a_limit_that_comes_back_counts_what_runs(sessions: Sessions) -> N
     expect("running", running(q), 4)
 
 
-@probe("mark_running", "limit_queue")
+@probe("permit_running_jobs", "limit_queue")
 def finding_12_a_first_limit_counts_what_runs(sessions: Sessions) -> None:
     q, user = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -249,14 +250,14 @@ def finding_12_a_first_limit_counts_what_runs(sessions: Sessions) -> None:
     expect("granted beside one that cannot be counted now", len(take(q)), 1)
     user.rollback()
     sessions.clock.advance(61)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     expect("counted", q.value("select count(*) from faultline.open_jobs where counted is not null"), 4)
     done(q, held[1])
     expect("granted for one that is done", take(q), [])
     expect_right_accounts(q)
 
 
-@probe("parse_new_jobs", "enter_groups", "place_known")
+@probe("parse_new_jobs", "insert_arrival_events", "insert_or_find_jobs")
 def finding_13_jobs_of_groups_run_whatever_their_queue_and_however_they_came(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     put(q, "a", 1, idempotency_key="k")
@@ -275,7 +276,7 @@ def finding_13_jobs_of_groups_run_whatever_their_queue_and_however_they_came(ses
     q.commit()
 
 
-@probe("fold", "fold_queue")
+@probe("maintain_limits", "maintain_queue")
 def finding_15_groups_that_are_empty_are_forgotten_a_few_at_a_time(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -286,10 +287,10 @@ def finding_15_groups_that_are_empty_are_forgotten_a_few_at_a_time(sessions: Ses
     put(q, "slow", 1)
     held = take(q)
     done(q, *(one for one in held if one.group != "g0"))
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     sessions.clock.advance(11)
-    expect("forgotten at most", q.value("select faultline.fold(5)"), 5)
-    expect("then the rest", q.value("select faultline.fold()"), 6)
+    expect("forgotten at most", q.value("select faultline.maintain_limits(5)"), 5)
+    expect("then the rest", q.value("select faultline.maintain_limits()"), 6)
     left = q.execute("select group_key from faultline.groups order by 1")
     expect("kept: one that runs, one whose token is due", left, [("g0",), ("slow",)])
 
@@ -309,7 +310,7 @@ def finding_16_weights_weigh_in_claims_of_any_size(sessions: Sessions) -> None:
         expect(f"of 100 by {size}, off by", abs(found[:100].count("a") - _PART) <= _PART // 20, wanted=True)
 
 
-@probe("pick_groups", "hear")
+@probe("pick_groups", "apply_group_events")
 def finding_17_a_group_of_long_jobs_does_not_take_all_slots(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=4)
@@ -324,7 +325,7 @@ def finding_17_a_group_of_long_jobs_does_not_take_all_slots(sessions: Sessions) 
         expect("granted", groups(take(q)), ["short"])
 
 
-@probe("hear")
+@probe("apply_group_events")
 def finding_18_one_wrong_count_does_not_stop_the_queue(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=2)
@@ -344,7 +345,7 @@ def finding_18_one_wrong_count_does_not_stop_the_queue(sessions: Sessions) -> No
     expect("wrong counts then", q.value("select faultline.recount()"), 0)
 
 
-@probe("claim_within", "lock_shard")
+@probe("claim_limited", "lock_shard")
 def finding_19_a_claim_that_is_left_open_ends_by_itself_and_others_go_away(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     limit(q, concurrency=5)
@@ -358,7 +359,7 @@ def finding_19_a_claim_that_is_left_open_ends_by_itself_and_others_go_away(sessi
     expect("granted to another then", len(take(other, 1)), 1)
 
 
-@probe("claim_within")
+@probe("claim_limited")
 def finding_20_a_claim_under_an_old_snapshot_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=5)
@@ -383,7 +384,7 @@ def finding_21_a_limit_of_one_group_keeps_what_it_does_not_name(sessions: Sessio
     expect("granted then", [one.job_id for one in take(q)], [held.job_id])
 
 
-@probe("let_arrive")
+@probe("move_due_jobs_into_groups")
 def finding_23_a_job_whose_time_is_moved_waits_for_it(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -399,7 +400,7 @@ def finding_23_a_job_whose_time_is_moved_waits_for_it(sessions: Sessions) -> Non
     expect("granted then", [one.job_id for one in take(q)], [job_id])
 
 
-@probe("pick_groups", "pick_plain", "has_due")
+@probe("pick_groups", "pick_ungrouped", "has_due_ungrouped")
 def finding_23_a_job_that_has_expired_is_not_granted(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -411,7 +412,7 @@ def finding_23_a_job_that_has_expired_is_not_granted(sessions: Sessions) -> None
     expect("granted", [one.job_id for one in take(q)], [late])
 
 
-@probe("open_xids", "hear")
+@probe("open_xids", "apply_group_events")
 def finding_24_open_transactions_of_other_databases_are_not_waited_for(sessions: Sessions) -> None:
     q = sessions.open()
     snapshot = "select faultline.open_xids(%s::pg_snapshot, %s::xid8)::text[]"

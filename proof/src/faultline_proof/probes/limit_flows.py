@@ -97,11 +97,11 @@ def _stuck(q: Session) -> tuple[Held, Held]:
 
 
 def _a_minute_later(sessions: Sessions, q: Session) -> None:
-    sessions.hand.execute("update faultline.shards set heard_all_at = '-infinity'")
-    q.execute("select faultline.fold()")
+    sessions.hand.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+    q.execute("select faultline.maintain_limits()")
 
 
-@probe("give_way", "fold")
+@probe("break_group_deadlocks", "maintain_limits")
 def of_two_that_wait_for_each_others_strict_groups_the_youngest_gives_way(sessions: Sessions) -> None:
     q = sessions.open()
     first, second = _stuck(q)
@@ -109,7 +109,7 @@ def of_two_that_wait_for_each_others_strict_groups_the_youngest_gives_way(sessio
     _a_minute_later(sessions, q)
     held = take(q)
     expect("the child in the group of the youngest", groups(held), [str(second.group)])
-    told = q.execute("select job_id, detail ->> 'group' from faultline.journal where event = 'gave_way'")
+    told = q.execute("select job_id, detail ->> 'group' from faultline.journal where event = 'group_deadlock_broken'")
     expect("the journal", told, [(second.job_id, second.group)])
     done(q, *held)
     q.execute("select * from faultline.resolve()")
@@ -121,7 +121,7 @@ def of_two_that_wait_for_each_others_strict_groups_the_youngest_gives_way(sessio
     expect_right_accounts(q)
 
 
-@probe("give_way", "fold")
+@probe("break_group_deadlocks", "maintain_limits")
 def one_that_waits_for_the_strict_group_of_another_gives_nothing_up(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", ordered=True)
@@ -136,41 +136,41 @@ def one_that_waits_for_the_strict_group_of_another_gives_nothing_up(sessions: Se
     expect_right_accounts(q)
 
 
-@probe("give_way", "fold")
+@probe("break_group_deadlocks", "maintain_limits")
 def who_looks_for_jobs_that_give_way_waits_for_none(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     _, second = _stuck(q)
     other.begin()
     other.execute("select from faultline.open_jobs where id = %s for update", second.job_id)
-    sessions.at_once(q, lambda session: session.execute("select faultline.give_way()"))
+    sessions.at_once(q, lambda session: session.execute("select faultline.break_group_deadlocks()"))
     expect("while its row is held", take(q), [])
     other.rollback()
-    q.execute("select faultline.give_way()")
+    q.execute("select faultline.break_group_deadlocks()")
     expect("afterwards", groups(take(q)), [str(second.group)])
 
 
-@probe("give_way")
+@probe("break_group_deadlocks")
 def a_worker_is_woken_for_what_may_start_when_one_gives_way(sessions: Sessions) -> None:
     q = sessions.open()
     _stuck(q)
-    q.beat("sleeper", sleeping=["default"])
+    q.heartbeat("sleeper", sleeping=["default"])
     q.execute("listen faultline")
     q.notices()
-    q.execute("select faultline.give_way()")
+    q.execute("select faultline.break_group_deadlocks()")
     expect("woken", ["sleeper" in notice for notice in q.notices()], [True])
 
 
-@probe("give_way")
+@probe("break_group_deadlocks")
 def one_that_is_woken_gives_nothing_up(sessions: Sessions) -> None:
     q = sessions.open()
     _, second = _stuck(q)
     sessions.hand.execute("update faultline.open_jobs set next_run_at = faultline.clock() where id = %s", second.job_id)
-    q.execute("select faultline.give_way()")
+    q.execute("select faultline.break_group_deadlocks()")
     expect("goes on with its permit", [one.job_id for one in take(q)], [second.job_id])
     expect_right_accounts(q)
 
 
-@probe("give_way", "fold")
+@probe("break_group_deadlocks", "maintain_limits")
 def one_whose_child_came_to_wait_for_its_strict_group_gives_way(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", ordered=True)
@@ -190,13 +190,13 @@ def one_whose_child_came_to_wait_for_its_strict_group_gives_way(sessions: Sessio
     expect_right_accounts(q)
 
 
-@probe("give_way", "plan")
+@probe("break_group_deadlocks", "plan")
 def who_looks_for_jobs_that_give_way_reads_no_others(sessions: Sessions) -> None:
     """Nor their calls, in a session whose plans were made while the tables were empty."""
     q = sessions.open()
     _stuck(q)
     with q.unsaved():
-        q.execute("select faultline.give_way()")
+        q.execute("select faultline.break_group_deadlocks()")
     sessions.hand.execute(
         "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
         " queue, task, args, state) select gen_random_uuid(), now(), now(), 30, 0, 5, true, 'default', 't', '{}', 'queued'"
@@ -209,7 +209,7 @@ def who_looks_for_jobs_that_give_way_reads_no_others(sessions: Sessions) -> None
     sessions.hand.execute("insert into faultline.edges select -n, 0, gen_random_uuid() from generate_series(1, 1000) n")
     with q.unsaved():
         before = rows_read(q)
-        q.execute("select faultline.give_way()")
+        q.execute("select faultline.break_group_deadlocks()")
         read = rows_read(q) - before
     if read > _FEW:
-        raise AssertionError(f"give_way read {read} rows beside a backlog of 1000")
+        raise AssertionError(f"break_group_deadlocks read {read} rows beside a backlog of 1000")

@@ -13,7 +13,7 @@ from faultline.store import verbs
 from faultline.store.verbs import schedules
 from faultline_proof.probes.limit_stage import limit, put
 from faultline_proof.probes.probe import expect, probe
-from faultline_proof.probes.schedule_ticks import MINUTE, fire, first, make, placed
+from faultline_proof.probes.schedule_ticks import MINUTE, fire, first, make, placed, tick_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def _change(q: Session, _: DueSchedule) -> None:
 
 def _miss(q: Session, due: DueSchedule) -> None:
     """It makes no job, which would be durable by itself."""
-    q.run(schedules.tick(due, Plan([], [Missed(first(due), first(due), 1)], first(due) + MINUTE)))
+    q.run(tick_one(due, Plan([], [Missed(first(due), first(due), 1)], first(due) + MINUTE)))
 
 
 def _declare(q: Session, _: DueSchedule) -> None:
@@ -77,7 +77,7 @@ def _set_up(q: Session, sessions: Sessions) -> DueSchedule:
     return placed(q, sessions)
 
 
-@probe("durable")
+@probe("require_synchronous_commit")
 def what_limits_and_schedules_acknowledge_is_durable(sessions: Sessions) -> None:
     q = sessions.open()
     due = _set_up(q, sessions)
@@ -94,7 +94,9 @@ def what_limits_and_schedules_acknowledge_is_durable(sessions: Sessions) -> None
         expect("synchronous_commit after reconcile", q.value("show synchronous_commit"), "on")
 
 
-@probe("door", "as_verb", "tick", "backfill", "run_schedule", "resume_schedule", "change_schedule", "remove_schedule")
+@probe(
+    "door", "set_current_verb", "tick", "backfill", "run_schedule", "resume_schedule", "change_schedule", "remove_schedule"
+)
 def a_verb_of_limits_or_schedules_leaves_no_door_open(sessions: Sessions) -> None:
     q = sessions.open()
     due = _set_up(q, sessions)
@@ -104,10 +106,10 @@ def a_verb_of_limits_or_schedules_leaves_no_door_open(sessions: Sessions) -> Non
             expect(f"the verb after {verb}", q.value("select current_setting('faultline.verb', true)") or "", "")
 
 
-_SYNCS = "select count(*) from faultline.claim(%s, 'w/1', 1, flows => true, limits => true, syncs => %s)"
+_SYNCS = "select count(*) from faultline.claim(%s, 'w/1', 1, syncs => %s)"
 
 
-@probe("claim", "fold", "commit_lazily", "durable")
+@probe("claim", "maintain_limits", "allow_asynchronous_commit", "require_synchronous_commit")
 def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=2)
@@ -131,14 +133,14 @@ def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sess
         with q.unsaved():
             if has_written:
                 q.enqueue(queue="elsewhere")
-            q.execute("select faultline.fold()")
+            q.execute("select faultline.maintain_limits()")
             expect(f"fold in a transaction that has written {has_written}", q.value("show synchronous_commit"), level)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     expect("the session keeps its own", q.value("show synchronous_commit"), "on")
     q.execute("reset synchronous_commit")
 
 
-@probe("sync_claim", "durable")
+@probe("sync_claim", "require_synchronous_commit")
 def a_claim_is_synced_by_a_write_and_only_if_it_is_still_there(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

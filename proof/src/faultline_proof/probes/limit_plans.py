@@ -22,7 +22,7 @@ _BACKLOG = 1_000
 _FEW = 150
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
 _CALLS_BEFORE = 6
-_NEXT_TURN = "select faultline.next_turn('default')"
+_NEXT_TURN = "select faultline.next_claim_at('default')"
 _EXPIRES = "select faultline.expire(10)"
 
 
@@ -67,7 +67,7 @@ def _make_plans(q: Session) -> None:
     with q.unsaved():
         for _ in range(_CALLS_BEFORE):
             put(q, "folded", 1)
-            q.execute("select faultline.fold()")
+            q.execute("select faultline.maintain_limits()")
         for _ in range(_CALLS_BEFORE):
             for group in ("a", "strict", None):
                 put(q, group, 1)
@@ -85,7 +85,8 @@ def _fill_tables(hand: Session) -> None:
     )
     hand.execute("insert into faultline.group_events (queue, shard) select 'other', 0 from generate_series(1, %s)", _BACKLOG)
     hand.execute(
-        "insert into faultline.groups (group_key, queue, epoch, shard, more, not_before) select 'w' || n, 'default', 0, 0,"
+        "insert into faultline.groups (group_key, queue, changed_second, shard, has_waiting, not_before) select 'w' || n,"
+        " 'default', 0, 0,"
         " true, faultline.clock() + interval '1 hour' from generate_series(1, %s) n",
         _BACKLOG,
     )
@@ -129,8 +130,8 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
         _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
         put(q, "long", _BACKLOG)
         _reads_few(q, "a claim of a job of a long group", lambda: expect("granted", groups(take(q, 1)), ["long"]))
-        q.execute("select faultline.fold()")
-        _reads_few(q, "a fold in the same minute", lambda: q.execute("select faultline.fold()"))
+        q.execute("select faultline.maintain_limits()")
+        _reads_few(q, "a fold in the same minute", lambda: q.execute("select faultline.maintain_limits()"))
 
 
 PROBES.extend(
@@ -138,9 +139,11 @@ PROBES.extend(
         f"claims within limits read what they grant {when}",
         frozenset(
             (
-                "plan", "claim_within", "pick_groups", "pick_kept", "pick_plain", "hear", "let_arrive", "let_ready",
-                "lock_shard", "save_shard", "has_due", "wake_hungry", "groups", "group_events", "free_permits", "free_ended",
-                "enter_groups", "next_turn", "open_jobs",
+                "plan", "claim_limited", "pick_groups", "pick_permit_holders", "pick_ungrouped", "apply_group_events",
+                "move_due_jobs_into_groups", "mark_groups_ready",
+                "lock_shard", "save_shard", "has_due_ungrouped", "wake_for_free_permit", "groups", "group_events",
+                "free_permits", "free_ended",
+                "insert_arrival_events", "next_claim_at", "open_jobs",
             )
         ),
         partial(_claims_read_what_they_grant, begin=begin),

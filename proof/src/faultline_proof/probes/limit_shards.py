@@ -74,7 +74,7 @@ def a_limit_that_makes_no_sense_is_refused(sessions: Sessions) -> None:
         declare(q, 65)
 
 
-@probe("claim_within", "lock_shard", "shard_room")
+@probe("claim_limited", "lock_shard", "shard_room")
 def shards_grant_no_more_together_than_the_queue_may(sessions: Sessions) -> None:
     q = sessions.open()
     declare(q, 4, queue={"concurrency": 10})
@@ -114,7 +114,7 @@ def shards_start_no_more_together_than_the_burst_of_the_queue(sessions: Sessions
     expect("without a rate", declare(q, 16, queue={"concurrency": 5}), wanted=True)
 
 
-@probe("lock_shard", "claim_within")
+@probe("lock_shard", "claim_limited")
 def finding_14_a_claim_goes_past_a_shard_that_somebody_holds(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     declare(q, 2, each_group={"concurrency": 5})
@@ -129,7 +129,7 @@ def finding_14_a_claim_goes_past_a_shard_that_somebody_holds(sessions: Sessions)
     expect_right_accounts(q)
 
 
-@probe("claim_within")
+@probe("claim_limited")
 def a_claim_of_several_shards_takes_no_more_than_it_was_asked_for(sessions: Sessions) -> None:
     q = sessions.open()
     declare(q, 4, queue={"concurrency": 40})
@@ -156,14 +156,14 @@ def a_claim_that_waited_for_its_shard_leaves_its_callers_patience_as_it_was(sess
     other.commit()
 
 
-@probe("lend", "fold_queue", "shard_room")
+@probe("rebalance_permits", "maintain_queue", "shard_room")
 def permits_that_a_shard_does_not_use_are_lent(sessions: Sessions) -> None:
     q = sessions.open()
     declare(q, 4, queue={"concurrency": 8})
     put(q, "one", 20)
     held = take(q)
     expect("granted of its own", len(held), 2)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     held += take(q)
     expect("granted with what was lent", len(held), 8)
     expect("granted beside them", take(q), [])
@@ -171,13 +171,13 @@ def permits_that_a_shard_does_not_use_are_lent(sessions: Sessions) -> None:
     for n in range(30):
         put(q, f"g{n}", 2)
     take(q)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     take(q)
     expect("running", running(q), 8)
     expect_right_accounts(q)
 
 
-@probe("reshard", "move_strays", "free_permits", "hear", "limit_queue", "recount_queue")
+@probe("reshard", "rewrite_events_of_old_shards", "free_permits", "apply_group_events", "limit_queue", "recount_queue")
 def the_number_of_shards_may_change_while_jobs_run(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -195,7 +195,7 @@ def the_number_of_shards_may_change_while_jobs_run(sessions: Sessions) -> None:
         expect_right_accounts(q)
         for _ in range(3):
             sessions.clock.advance(61)
-            q.execute("select faultline.fold()")
+            q.execute("select faultline.maintain_limits()")
             held += take(q)
         expect(f"running in {shards} shards", running(q), 12)
         most = q.value(
@@ -209,13 +209,13 @@ def the_number_of_shards_may_change_while_jobs_run(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
-@probe("next_turn", "next_token", "due")
+@probe("next_claim_at", "next_token", "due")
 def the_next_turn_is_when_something_may_be_granted(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
 
     def wait() -> float | None:
-        found = q.value("select extract(epoch from faultline.next_turn('default') - faultline.clock())::float8")
+        found = q.value("select extract(epoch from faultline.next_claim_at('default') - faultline.clock())::float8")
         return None if found is None else round(found, 3)
 
     expect("of a queue without limits", wait(), None)
@@ -248,11 +248,11 @@ def the_next_turn_is_when_something_may_be_granted(sessions: Sessions) -> None:
     expect("then", wait(), 70)
 
 
-@probe("free_permits", "free_ended", "wake_hungry")
+@probe("free_permits", "free_ended", "wake_for_free_permit")
 def who_waits_for_a_permit_is_woken_when_it_is_free(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
-    q.beat("sleeper", sleeping=["default"])
+    q.heartbeat("sleeper", sleeping=["default"])
     q.execute("listen faultline")
     put(q, "a", 2)
     put(q, "b", 1)

@@ -33,16 +33,10 @@ def put_each(q: Session, number: int) -> None:
     q.execute("select from faultline.enqueue_many(%s::text)", jobs)
 
 
-def take(q: Session, most: int = 100, *, queue: str = "default", limits: bool = True, flows: bool = True) -> list[Held]:
-    """Claim as a worker that knows limits does, in the order of the ids."""
-    rows = q.execute(
-        "select job_id, fencing_token, group_key from faultline.claim(%s, %s, %s, flows => %s, limits => %s) order by 1",
-        queue,
-        owner := f"w/{next(_calls)}",
-        most,
-        flows,
-        limits,
-    )
+def take(q: Session, most: int = 100, *, queue: str = "default") -> list[Held]:
+    """Claim, in the order of the ids."""
+    sql = "select job_id, fencing_token, group_key from faultline.claim(%s, %s, %s) order by 1"
+    rows = q.execute(sql, queue, owner := f"w/{next(_calls)}", most)
     return [Held(job_id, token, owner, group) for job_id, token, group in rows]
 
 

@@ -56,7 +56,16 @@ def _forget_others(sessions: Sessions) -> None:
 
 
 @probe(
-    "plan", "pick_groups", "claim_within", "next_turn", "has_due", "hear_groups", "hear", "shards", "groups", "save_shard"
+    "plan",
+    "pick_groups",
+    "claim_limited",
+    "next_claim_at",
+    "has_due_ungrouped",
+    "apply_events_to_groups",
+    "apply_group_events",
+    "shards",
+    "groups",
+    "save_shard",
 )
 def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
     """While somebody holds an old snapshot, vacuum cannot remove them, and they would be read each time."""
@@ -77,10 +86,10 @@ def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
         put(q, "new", 1)
         _reads_few(q, "a claim", lambda: expect("granted", groups(take(q, 1)), ["new"]))
         _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
-        _reads_few(q, "a look for the next turn", lambda: q.execute("select faultline.next_turn('default')"))
+        _reads_few(q, "a look for the next turn", lambda: q.execute("select faultline.next_claim_at('default')"))
 
 
-@probe("plan", "has_due", "pick_plain")
+@probe("plan", "has_due_ungrouped", "pick_ungrouped")
 def a_claim_walks_no_delayed_jobs_that_are_gone(sessions: Sessions) -> None:
     """Most jobs have priority 0: to look for the next priority from below it would be to walk all that had it."""
     _forget_others(sessions)
@@ -96,7 +105,7 @@ def a_claim_walks_no_delayed_jobs_that_are_gone(sessions: Sessions) -> None:
         _reads_few(q, "a claim of a group", lambda: expect("granted", groups(take(q, 1)), ["a"]))
 
 
-@probe("pick_groups", "hear_groups", "save_shard", "shards")
+@probe("pick_groups", "apply_events_to_groups", "save_shard", "shards")
 def groups_that_hold_nothing_are_served_in_the_order_in_which_they_came_in(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=1)
@@ -111,7 +120,7 @@ def groups_that_hold_nothing_are_served_in_the_order_in_which_they_came_in(sessi
     expect_right_accounts(q)
 
 
-@probe("hear_groups", "pick_groups")
+@probe("apply_events_to_groups", "pick_groups")
 def a_group_whose_last_permit_is_free_again_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=2)
@@ -123,7 +132,7 @@ def a_group_whose_last_permit_is_free_again_is_seen(sessions: Sessions) -> None:
     _expect_served(q, "slow")
 
 
-@probe("hear_groups", "pick_groups")
+@probe("apply_events_to_groups", "pick_groups")
 def a_group_that_gets_jobs_again_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
@@ -134,7 +143,7 @@ def a_group_that_gets_jobs_again_is_seen(sessions: Sessions) -> None:
     _expect_served(q, "rare")
 
 
-@probe("let_ready", "pick_groups")
+@probe("mark_groups_ready", "pick_groups")
 def a_group_that_waited_for_a_token_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -147,7 +156,7 @@ def a_group_that_waited_for_a_token_is_seen(sessions: Sessions) -> None:
     _expect_served(q, "paced")
 
 
-@probe("ease_groups", "set_limit", "pick_groups")
+@probe("recheck_groups", "set_limit", "pick_groups")
 def a_group_whose_rate_was_raised_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -160,7 +169,7 @@ def a_group_whose_rate_was_raised_is_seen(sessions: Sessions) -> None:
     _expect_served(q, "paced")
 
 
-@probe("ease_groups", "set_limit", "pick_groups")
+@probe("recheck_groups", "set_limit", "pick_groups")
 def a_group_whose_weight_was_changed_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=1)
@@ -175,18 +184,20 @@ def a_group_whose_weight_was_changed_is_seen(sessions: Sessions) -> None:
     _expect_served(q, "heavy")
 
 
-@probe("recount_queue", "fold", "fold_queue", "pick_groups")
+@probe("recount_queue", "maintain_limits", "maintain_queue", "pick_groups")
 def a_group_that_was_counted_anew_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
     limit(q, "*", concurrency=1)
     put(q, "wrong", 2)
     done(q, *take(q, 1))
-    q.execute("select faultline.fold()")
-    sessions.hand.execute("update faultline.groups set holding = 7, load = 7, ready = false where group_key = 'wrong'")
+    q.execute("select faultline.maintain_limits()")
+    sessions.hand.execute(
+        "update faultline.groups set holding = 7, holding_per_weight = 7, ready = false where group_key = 'wrong'"
+    )
     _move_on(q)
     sessions.clock.advance(120)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     _expect_served(q, "wrong")
 
 
@@ -219,7 +230,7 @@ def a_group_that_moves_to_another_shard_is_seen(sessions: Sessions) -> None:
     expect("served", served + len(first), 2 * sum(shard == 1 for shard in at.values()))
 
 
-@probe("fold_queue", "fold")
+@probe("maintain_queue", "maintain_limits")
 def a_group_that_stands_before_its_turn_is_put_right_within_a_minute(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -231,35 +242,39 @@ def a_group_that_stands_before_its_turn_is_put_right_within_a_minute(sessions: S
     held = take(q, 1)
     done(q, *held)
     expect("heard", len(held), 1)
-    q.execute("select faultline.next_turn('default')")
-    sessions.hand.execute("update faultline.groups set turn = turn - 100, load = 0, holding = 0, ready = true, more = true")
+    q.execute("select faultline.next_claim_at('default')")
+    sessions.hand.execute(
+        "update faultline.groups set virtual_time = virtual_time - 100, holding_per_weight = 0, holding = 0, ready = true,"
+        " has_waiting = true"
+    )
     sessions.hand.execute("update faultline.shards set holding = 0")
     sessions.hand.execute("delete from faultline.group_events")
     expect("seen by a claim", take(q, 1), [])
     sessions.clock.advance(120)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     _expect_served(q, "lost")
 
 
-@probe("fold_queue", "fold")
+@probe("maintain_queue", "maintain_limits")
 def a_group_whose_time_was_set_by_a_clock_ahead_is_seen(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
     limit(q, "*", concurrency=1)
     put(q, "ahead", 2)
     done(q, *take(q, 1))
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     sessions.hand.execute(
-        "update faultline.groups set ready = false, holding = 0, load = 0,"
-        " not_before = faultline.clock() + interval '1 year', epoch = epoch + 31536000 where group_key = 'ahead'"
+        "update faultline.groups set ready = false, holding = 0, holding_per_weight = 0,"
+        " not_before = faultline.clock() + interval '1 year', changed_second = changed_second + 31536000 where group_key ="
+        " 'ahead'"
     )
     _move_on(q)
     sessions.clock.advance(120)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     _expect_served(q, "ahead")
 
 
-@probe("hear", "fold_queue", "fold")
+@probe("apply_group_events", "maintain_queue", "maintain_limits")
 def what_was_open_when_there_was_nothing_to_hear_is_heard(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -267,21 +282,21 @@ def what_was_open_when_there_was_nothing_to_hear_is_heard(sessions: Sessions) ->
     late.begin()
     put(late, "late", 1)
     sessions.clock.advance(120)
-    q.execute("select faultline.fold()")
+    q.execute("select faultline.maintain_limits()")
     late.commit()
     _expect_served(q, "late")
 
 
-@probe("fold")
+@probe("maintain_limits")
 def a_fold_holds_the_locks_of_few_queues(sessions: Sessions) -> None:
     q = sessions.open()
     for number in range(60):
         limit(q, queue=f"q{number}", concurrency=1)
-    unheard = "select count(*) from faultline.shards where heard_all_at = '-infinity'"
-    q.execute("select faultline.fold()")
+    unheard = "select count(*) from faultline.shards where all_events_applied_at = '-infinity'"
+    q.execute("select faultline.maintain_limits()")
     expect("queues left for the next time", q.value(unheard), 10)
     for _ in range(100):
         if not q.value(unheard):
             return
-        q.execute("select faultline.fold()")
+        q.execute("select faultline.maintain_limits()")
     raise AssertionError("some queues were never folded")

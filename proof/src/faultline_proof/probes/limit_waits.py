@@ -33,7 +33,7 @@ def _told(q: Session) -> tuple[Lease, float]:
     return lease, asked.seconds or 0.0
 
 
-@probe("was_raised", "release", "write_budget", "line_up")
+@probe("budget_raised_since_asked", "release", "write_budget", "reserve_budget_slot")
 def who_was_told_to_wait_before_a_budget_was_raised_asks_again_at_once(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -54,7 +54,7 @@ def who_was_told_to_wait_before_a_budget_was_raised_asks_again_at_once(sessions:
     expect("a run that did not ask sleeps for as long as it says", q.claim(), [])
 
 
-@probe("was_raised", "write_budget")
+@probe("budget_raised_since_asked", "write_budget")
 def a_budget_that_was_lowered_or_is_another_one_calls_nobody(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -67,7 +67,7 @@ def a_budget_that_was_lowered_or_is_another_one_calls_nobody(sessions: Sessions)
     expect("it waits", q.claim(), [])
 
 
-@probe("was_raised", "suspend")
+@probe("budget_raised_since_asked", "suspend")
 def a_program_that_was_told_to_wait_before_a_budget_was_raised_asks_again_at_once(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -80,7 +80,7 @@ def a_program_that_was_told_to_wait_before_a_budget_was_raised_asks_again_at_onc
     expect("claimed again", q.claim_one().job_id, lease.job_id)
 
 
-@probe("was_raised", "release")
+@probe("budget_raised_since_asked", "release")
 def who_gives_its_lease_back_while_a_budget_is_raised_waits_for_that(sessions: Sessions) -> None:
     q, operator, clock = sessions.open(), sessions.open(), sessions.clock
     clock.take()
@@ -95,7 +95,7 @@ def who_gives_its_lease_back_while_a_budget_is_raised_waits_for_that(sessions: S
     expect("claimed again", q.claim_one().job_id, lease.job_id)
 
 
-@probe("wake_takers", "reconcile")
+@probe("wake_budget_waiters", "reconcile")
 def who_is_locked_while_a_budget_is_raised_is_called_later(sessions: Sessions) -> None:
     q, other, third, clock = sessions.open(), sessions.open(), sessions.open(), sessions.clock
     clock.take()
@@ -138,7 +138,7 @@ def who_is_locked_while_a_budget_is_raised_is_called_later(sessions: Sessions) -
 
 def _works(q: Session, budgets: list[str] | None, worker: str = "w") -> None:
     """A worker that is alive, and has said which budgets its code has."""
-    q.beat(worker)
+    q.heartbeat(worker)
     q.value("select faultline.announce(%s, '{}', 1, '{}', %s)", worker, budgets)
 
 
@@ -170,7 +170,7 @@ def a_reset_removes_a_budget_that_no_living_worker_has_in_its_code(sessions: Ses
 # Ordered groups
 
 
-@probe("pick_kept", "ease_groups")
+@probe("pick_permit_holders", "recheck_groups")
 def a_raised_rate_calls_a_retry_that_keeps_its_groups_permit(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -195,7 +195,7 @@ def a_raised_rate_calls_a_retry_that_keeps_its_groups_permit(sessions: Sessions)
     expect("called by the rate of each group", called, sorted((second.job_id, third.job_id)))
 
 
-@probe("ease_groups")
+@probe("recheck_groups")
 def a_raised_rate_does_not_shorten_the_delay_of_a_retry(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()
@@ -228,24 +228,24 @@ def a_retry_that_was_put_off_and_is_cancelled_has_its_true_time(sessions: Sessio
 # Turns between workers
 
 
-@probe("offer_turn", "wake_one")
+@probe("yield_to_waiting_worker", "wake_one")
 def a_turn_is_offered_to_another_worker_that_sleeps(sessions: Sessions) -> None:
     q, ear = sessions.open(), sessions.open()
     limit(q, concurrency=1)
     put(q, times=3)
     for worker in ("w", "sleeper"):
-        q.beat(worker, sleeping=["default"])
-    q.beat("elsewhere", sleeping=["another"])
+        q.heartbeat(worker, sleeping=["default"])
+    q.heartbeat("elsewhere", sleeping=["another"])
     ear.execute("listen faultline")
 
     def offer(worker: str = "w") -> tuple[bool, list[Any]]:
-        offered = q.run(limits.offer_turn("default", worker))
+        offered = q.run(limits.yield_to_waiting_worker("default", worker))
         return offered, [json.loads(note)["workers"] for note in ear.notices()]
 
     expect("permits are left", offer(), (False, []))
     take(q)
     ear.notices()
     expect("the other one is woken", offer(), (True, [["sleeper"]]))
-    q.value("select faultline.leave('sleeper')::text")
+    q.value("select faultline.unregister_worker('sleeper')::text")
     expect("nobody else sleeps", offer(), (False, []))
-    expect("of another queue", q.run(limits.offer_turn("another", "w")), False)
+    expect("of another queue", q.run(limits.yield_to_waiting_worker("another", "w")), False)

@@ -58,8 +58,8 @@ def a_list_of_a_groups_jobs_reads_those_of_the_group(sessions: Sessions) -> None
 
 #: Young rows of what is pruned by its age.
 _YOUNG = {
-    "unique_keys": "insert into faultline.unique_keys (queue, key, job_id, at) select 'default', n::text, gen_random_uuid(),"
-    " faultline.clock() from generate_series(1, %s) n",
+    "unique_keys": "insert into faultline.unique_keys (queue, key, task, job_id, at)"
+    " select 'default', n::text, 't', gen_random_uuid(), faultline.clock() from generate_series(1, %s) n",
     "ticks": "insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at) select 1, now() + n * interval"
     " '1 minute', 'tick', 'skipped', faultline.clock() from generate_series(1, %s) n",
 }

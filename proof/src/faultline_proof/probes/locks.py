@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Sessions
 
 
-@probe("step", "progress", "hold")
+@probe("step", "progress", "lock_lease")
 def a_write_for_one_job_waits_for_the_reaper_and_is_then_refused(sessions: Sessions) -> None:
     q, reaper, worker = sessions.open(), sessions.open(), sessions.open()
     for verb, call in SINGLE_VERBS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
@@ -28,7 +29,7 @@ _NAMING = {
     "enqueue": "select faultline.enqueue('t', '{}', queue => %(name)s)",
     "enqueue of a group": "select faultline.enqueue('t', '{}', \"group\" => %(name)s)",
     "enqueue_many": "select faultline.enqueue_many("
-    "jsonb_build_array(jsonb_build_object('task', 't', 'queue', %(name)s::text)))",
+    "json_build_array(json_build_object('task', 't', 'queue', %(name)s::text)))",
     "signal": "select faultline.signal(%(id)s, %(name)s)",
     "key of a signal": "select faultline.signal(%(id)s, 's', key => %(name)s)",
     "receive": f"select faultline.receive({_LEASE}, '1', %(name)s)",
@@ -134,7 +135,7 @@ def a_name_is_text_and_no_number_or_list(sessions: Sessions) -> None:
             for value in (5, ["a"], {"a": 1}, True):
                 job = {"task": "t", field: value}
                 with refused(q, "FL005", "job 2 of 2 ", f"its {field} is not text", what=str(job)):
-                    q.execute("select faultline.enqueue_many(%s)", Jsonb([{"task": "t"}, job]))
+                    q.execute("select faultline.enqueue_many(%s::text)", json.dumps([{"task": "t"}, job]))
         with refused(q, "FL005", "its queue is not text"):
             q.execute("select faultline.subscribe('t', 't', %s)", Jsonb({"queue": 5}))
         expect("jobs", q.execute("select count(*) from faultline.jobs"), [(0,)])

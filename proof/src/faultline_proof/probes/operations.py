@@ -33,7 +33,7 @@ def _told(q: Session) -> list[tuple[Any, ...]]:
     "cancel_jobs",
     "retry",
     "retry_failed",
-    "start_over",
+    "requeue_ended_jobs",
     "pause",
     "resume",
     "add_api_key",
@@ -78,7 +78,7 @@ def who_did_it_and_why_stands_in_the_journal(sessions: Sessions) -> None:
             expect(f"of a key, besides {signed}", detail, {"key": str(key), "name": "k", **facts})
 
 
-@probe("cancel", "retry", "retry_failed", "start_over", "pause", "resume", "signature")
+@probe("cancel", "retry", "retry_failed", "requeue_ended_jobs", "pause", "resume", "signature")
 def without_a_name_it_was_the_login(sessions: Sessions) -> None:
     q = sessions.open()
     login = q.value("select session_user")

@@ -26,7 +26,7 @@ _BACKLOG = 1_000
 #: and so many of them a verb for one job may look at.
 _FEW = 100
 #: These stories do more than one call: they end a parent with two children, or make two jobs wait for each other.
-_FEW_FOR = dict.fromkeys(("revive", "prune_flow", "break_circles", "has_failed"), 200)
+_FEW_FOR = dict.fromkeys(("reopen_flows", "prune_flow", "cancel_deadlocked_jobs", "has_failed"), 300)
 #: A batch is worth turning a join round for, if the table is taken for empty.
 _BATCH = 200
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
@@ -96,7 +96,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "refuse": (lambda q, lease: (q.release(lease, delays=[3600]), q.renew(lease)), ("ledger",)),
     "fail": (lambda q, lease: q.fail(lease, delay=3600), ()),
     "release": (lambda q, lease: q.release(lease, delays=[3600]), ()),
-    "mark_started": (lambda q, lease: q.mark_started(lease), ()),
+    "record_start": (lambda q, lease: q.record_start(lease), ()),
     "fence": (lambda q, lease: q.fence(lease), ()),
     "record_refusal": (lambda q, lease: q.run(verbs.record_refusal(_expire(q, lease))), ()),
     "step": (lambda q, lease: q.step(lease), ("steps",)),
@@ -106,7 +106,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "cancel": (lambda q, lease: q.run(verbs.cancel(lease.job_id)), ("ledger",)),
     "retry": (lambda q, lease: (q.fail(lease, then="fail"), q.run(verbs.retry(lease.job_id))), ("ledger",)),
     "resolve_known": (lambda q, lease: q.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])), ("ledger", "keys")),
-    "withdraw_done": (lambda q, lease: (q.complete(lease), q.enqueue(id=lease.job_id)), ("ledger",)),
+    "delete_already_completed": (lambda q, lease: (q.complete(lease), q.enqueue(id=lease.job_id)), ("ledger",)),
     "reap": (lambda q, lease: (_expire(q, lease), q.reap()), ()),
     "first_expired": (lambda q, _: q.run(verbs.first_expired()), ()),
     "claim": (lambda q, _: q.claim(3), ()),
@@ -114,12 +114,12 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
     "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),
     "suspend": (_suspend, ("calls", "edges", "signals")),
-    "look": (lambda q, lease: _end_child(q, lease, "complete"), ("calls", "edges", "signals", "ledger")),
+    "can_resume": (lambda q, lease: _end_child(q, lease, "complete"), ("calls", "edges", "signals", "ledger")),
     "has_failed": (lambda q, lease: _end_child(q, lease, "fail"), ("calls", "edges", "ledger")),
     "kept_signal": (_answer, ("calls", "edges", "signals")),
     "sweep": (_sweep, ("calls", "edges", "ledger")),
-    "revive": (_sweep_and_retry, ("calls", "edges", "ledger")),
-    "place_unique": (lambda q, _: _put_unique(q), ("unique_keys",)),
+    "reopen_flows": (_sweep_and_retry, ("calls", "edges", "ledger")),
+    "insert_unique_jobs": (lambda q, _: _put_unique(q), ("unique_keys",)),
     "supersede": (_supersede, ("unique_keys",)),
     **FLOW_CALLS,
 }
@@ -153,8 +153,8 @@ _ROWS_FOR = {
     " from generate_series(1, %s)",
     "streams": "insert into faultline.streams select gen_random_uuid(), 'tokens', 1, 0, '[1]', 3, now()"
     " from generate_series(1, %s)",
-    "unique_keys": "insert into faultline.unique_keys (queue, key, job_id, at) select 'default', n::text, gen_random_uuid(),"
-    " now() from generate_series(1, %s) n",
+    "unique_keys": "insert into faultline.unique_keys (queue, key, task, job_id, at)"
+    " select 'default', n::text, 't', gen_random_uuid(), now() from generate_series(1, %s) n",
     "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
 }
 

@@ -125,12 +125,12 @@ def a_claim_that_is_committed_after_its_lease_is_found_without_a_bound(sessions:
 def reaped_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
     q = sessions.open()
     back, ended = q.new_lease(priority=-2), q.new_lease(priority=-5, max_attempts=1)
-    q.mark_started(ended)
+    q.record_start(ended)
     q.execute("listen faultline")
     sessions.clock.advance(31)
     q.reap()
     notice = the_one("notifications", q.notices())
-    expect("told of the job that came back", '"priority" : -2' in notice, True)
+    expect("told of the job that came back", '"priority":-2' in notice, True)
     expect("it", q.state(back.job_id), "queued")
 
 
@@ -141,9 +141,9 @@ def reaped_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
 def an_attempt_counts_if_it_had_started_alone(sessions: Sessions) -> None:
     q = sessions.open()
     waiting, alone = q.new_lease(), q.new_lease()
-    q.mark_started(alone)
+    q.record_start(alone)
     first, second = (q.new_lease(worker="crowd") for _ in range(2))
-    q.mark_started(first, second)
+    q.record_start(first, second)
     _reap_after(sessions)
     counted = [q.job(lease.job_id).attempt for lease in (waiting, alone, first, second)]
     expect("attempts counted", counted, [0, 1, 0, 0])
@@ -154,8 +154,8 @@ def an_attempt_does_not_count_if_its_company_was_taken_back_before(sessions: Ses
     q = sessions.open()
     crowd = [q.new_lease(worker="crowd") for _ in range(2)]
     waited, alone = (q.new_lease(worker="alone", lease_seconds=seconds) for seconds in (20, 30))
-    q.mark_started(*crowd)
-    q.mark_started(alone)
+    q.record_start(*crowd)
+    q.record_start(alone)
     sessions.clock.advance(31)
     while q.reap(max_jobs=1):
         pass
@@ -166,9 +166,9 @@ def an_attempt_does_not_count_if_its_company_was_taken_back_before(sessions: Ses
 @probe("reap")
 def one_of_a_crowd_whose_row_was_locked_is_not_the_one_that_killed_the_worker(sessions: Sessions) -> None:
     q, somebody = sessions.open(), sessions.open()
-    q.beat()
+    q.heartbeat()
     crowd = [q.new_lease(max_attempts=3) for _ in range(2)]
-    q.mark_started(*crowd)
+    q.record_start(*crowd)
     sessions.clock.advance(31)
     somebody.begin()
     somebody.execute("select from faultline.open_jobs where id = %s for update", crowd[0].job_id)
@@ -184,14 +184,14 @@ def what_a_worker_lost_before_its_last_sign_of_life_was_no_company(sessions: Ses
     for sign in ("a renewal", "a heartbeat"):
         q = sessions.open()
         lost, kept = (q.new_lease(worker="w", lease_seconds=seconds, max_attempts=3) for seconds in (10, 60))
-        q.mark_started(lost, kept)
+        q.record_start(lost, kept)
         sessions.clock.advance(20)
         q.reap()
         sessions.clock.advance(1)
         if sign == "a renewal":
             q.renew(kept)
         else:
-            q.beat()
+            q.heartbeat()
         sessions.clock.advance(61)
         q.reap(notice_dead=True)
         expect(f"attempts counted after {sign}", [q.job(lease.job_id).attempt for lease in (lost, kept)], [0, 1])
@@ -204,8 +204,8 @@ def a_last_attempt_ends_the_job_if_it_had_started(sessions: Sessions) -> None:
     ended, waiting, early = q.new_lease(max_attempts=1), q.new_lease(max_attempts=1), q.new_lease(max_attempts=3)
     q.fail(early, error="an error of its own")
     early = _again(q, early)
-    q.mark_started(ended)
-    q.mark_started(early)
+    q.record_start(ended)
+    q.record_start(early)
     reaped = {job.job_id: job for job in _reap_after(sessions)}[ended.job_id]
     told = (reaped.task, reaped.attempt, reaped.max_attempts, reaped.last_error)
     expect("told", told, (ended.task, 1, 1, "the worker died or lost its lease during the last attempt"))
@@ -236,7 +236,7 @@ def a_last_attempt_that_was_only_prefetched_is_given_back_for_ever(sessions: Ses
     expect("the job", (job.state.value, job.attempt, job.fencing_token), ("queued", 0, 20))
 
 
-@probe("reap", "claim", "mark_started")
+@probe("reap", "claim", "record_start")
 def a_poison_job_stops_and_the_innocents_beside_it_succeed(sessions: Sessions) -> None:
     """Every worker prefetches everything, runs the poison job first and dies of it."""
     q = sessions.open()
@@ -246,8 +246,8 @@ def a_poison_job_stops_and_the_innocents_beside_it_succeed(sessions: Sessions) -
     while q.state(poison) == "queued" and deaths < 9:  # noqa: PLR2004 - it would go on for ever
         first, *_ = q.claim()
         expect("the first", first.job_id, poison)
-        if first.mark_start:
-            q.mark_started(first)
+        if first.needs_start_record:
+            q.record_start(first)
         deaths += 1
         _reap_after(sessions)
     expect("the poison job", (q.state(poison), deaths), ("failed", 4))
@@ -256,17 +256,17 @@ def a_poison_job_stops_and_the_innocents_beside_it_succeed(sessions: Sessions) -
     expect("their states", {q.state(job_id) for job_id in innocents}, {"succeeded"})
 
 
-@probe("reap", "mark_started")
+@probe("reap", "record_start")
 def a_job_can_be_reaped_for_ever(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
-    q.mark_started(lease)
+    q.record_start(lease)
     q.execute("update faultline.open_jobs set reaps = 32767")
     _reap_after(sessions)
     expect("reaps", q.job(lease.job_id).reaps, 32767)
 
 
-@probe("reap", "mark_started")
+@probe("reap", "record_start")
 def a_job_that_only_waited_is_not_suspected_any_further(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -274,16 +274,16 @@ def a_job_that_only_waited_is_not_suspected_any_further(sessions: Sessions) -> N
     _again(q, lease)
     _reap_after(sessions)
     expect("reaps of one that was never started", q.job(lease.job_id).reaps, 1)
-    q.mark_started(_again(q, lease))
+    q.record_start(_again(q, lease))
     _reap_after(sessions)
     expect("reaps of one that was", q.job(lease.job_id).reaps, 2)
 
 
-@probe("mark_started", "reap")
+@probe("record_start", "reap")
 def the_mark_is_set_by_mark_started_alone(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         lease = q.new_lease()
         expect("before", q.value("select started from faultline.open_jobs"), False)
-        expect("mark_started", q.mark_started(lease), Unwritten())
+        expect("record_start", q.record_start(lease), Unwritten())
         expect("after", q.value("select started from faultline.open_jobs"), True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from faultline.core.model import Submission, Unwritten
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused
+from faultline_proof.sessions import numbered_id
 
 if TYPE_CHECKING:
     from faultline_proof.sessions import Sessions
@@ -20,7 +20,7 @@ def recover_voids_every_lease_and_grants_only_tokens_above_the_floor(sessions: S
         ids = [q.enqueue(), q.enqueue(), q.enqueue()]
         held = q.claim_one()
         q.fail(q.claim_one(), then="fail")
-        q.mark_started(held)
+        q.record_start(held)
         expect("answer", q.run(verbs.recover(500)), (500, 1, 1))
         expect("the mark of the start", q.value("select bool_or(started) from faultline.open_jobs"), False)
         expect("states", [q.state(job_id) for job_id in ids], ["queued", "failed", "queued"])
@@ -195,7 +195,7 @@ def an_id_that_is_enqueued_again_beside_recover_never_sees_an_old_token(sessions
     q, operator, client = sessions.open(), sessions.open(), sessions.open()
     operator.begin()
     operator.run(verbs.recover(500))
-    again = client.start(lambda s: s.enqueue(id=UUID(int=7)))
+    again = client.start(lambda s: s.enqueue(id=numbered_id(7)))
     sessions.wait_until_blocked(client, again)
     operator.commit()
     again.result()
@@ -206,7 +206,7 @@ def an_id_that_is_enqueued_again_beside_recover_never_sees_an_old_token(sessions
 def an_id_that_is_enqueued_again_beside_its_prune_never_sees_an_old_token(sessions: Sessions) -> None:
     q, upkeep, client = sessions.open(), sessions.open(), sessions.open()
     for what, token in (("failed", 6), ("ledger", 8)):
-        lease = q.new_lease(id=UUID(int=7))
+        lease = q.new_lease(id=numbered_id(7))
         for _ in range(4 if what == "failed" else 0):
             q.release(lease)
             lease = q.claim_one()
@@ -214,14 +214,14 @@ def an_id_that_is_enqueued_again_beside_its_prune_never_sees_an_old_token(sessio
         sessions.clock.advance(1000)
         upkeep.begin()
         upkeep.run(verbs.prune(what, older_than_seconds=60))
-        again = client.start(lambda s: s.run(verbs.enqueue_many([Submission("t", id=UUID(int=7))])))
+        again = client.start(lambda s: s.run(verbs.enqueue_many([Submission("t", id=numbered_id(7))])))
         if what == "failed":
             sessions.wait_until_blocked(client, again)
         else:
             expect("new, while it is still in the ledger", again.result()[0].created, False)
         upkeep.commit()
         again.result()
-        q.enqueue(id=UUID(int=7))
+        q.enqueue(id=numbered_id(7))
         last = q.claim_one()
         expect("the token", last.fencing_token, token)
         q.complete(last)

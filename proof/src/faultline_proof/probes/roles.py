@@ -21,25 +21,30 @@ _EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
     "faultline_producer": {"enqueue", "enqueue_many", "cancel", "signal", "publish", "enqueue_flow", "chunks"},
     "faultline_worker": {
-        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "mark_start", "fence",
-        "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
-        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed", "try_changed",
-        "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
-        "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
-        "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
-        "expire", "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "offer_turn", "fold",
+        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "record_start", "needs_start_record",
+        "fence",
+        "same_transaction", "record_refusal", "step", "recall", "progress", "heartbeat", "unregister_worker", "reap",
+        "first_expired", "due",
+        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed",
+        "wake_changed_programs",
+        "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "collect_outcomes", "signal", "receive",
+        "first_over", "watch", "publish", "subscribe", "enqueue_flow", "continue_as_new", "stream", "chunks", "upstream",
+        "fork",
+        "declare_schedules", "stale_schedules", "due_schedules", "tick", "tick_many", "schedule_failed",
+        "expire", "declare_queue", "declare_budget", "take_budget", "limited", "next_claim_at", "yield_to_waiting_worker",
+        "maintain_limits",
         "recount", "sync_claim",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "pause", "resume", "change_setting",
         "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
-        "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork",
+        "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork", "undo",
         "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill",
-        "expire", "set_limit", "reset_limit", "set_budget", "recount", "fold",
+        "expire", "set_limit", "reset_limit", "set_budget", "recount", "maintain_limits",
     },
 }  # fmt: skip
-_READS = {"jobs", "migrations", "settings"}
+_READS = {"jobs", "settings"}
 _KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
 _CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where schemaname = 'faultline' group by funcname"
 _READS_MORE = {
@@ -130,7 +135,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         expect("due", q.run(views.due(["default"])), ["default"])
         done, failed, released, kept = q.claim(4)
         q.renew(kept)
-        q.mark_started(kept)
+        q.record_start(kept)
         q.step(kept)
         q.run(verbs.recall(kept, "s"))
         q.progress(kept)
@@ -142,7 +147,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.fail(failed)
         q.fail(kept)
         q.release(released)
-        q.beat(sleeping=["default"])
+        q.heartbeat(sleeping=["default"])
         q.run(verbs.announce("w", ["t"]))
         q.run(verbs.tally("w", []))
         q.run(verbs.sample())
@@ -151,7 +156,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.run(verbs.first_expired())
         q.run(verbs.reconcile())
         q.run(verbs.prune("ledger", older_than_seconds=60))
-        q.run(verbs.leave("w"))
+        q.run(verbs.unregister_worker("w"))
         q.run(topics.subscribe("order.paid", "t", {}, None))
         q.run(topics.publish("order.paid", "{}"))
         _run_a_flow(q)
@@ -164,9 +169,9 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
 def _keep_limits(q: Session) -> None:
     q.run(verbs.expire())
     q.run(limit.declare_queue("limited", {"queue": {"concurrency": 1}}))
-    q.run(limit.next_turn("limited"))
-    q.run(limit.offer_turn("limited", "w"))
-    q.run(limit.fold(["limited"]))
+    q.run(limit.next_claim_at("limited"))
+    q.run(limit.yield_to_waiting_worker("limited", "w"))
+    q.run(limit.maintain_limits(["limited"]))
     q.run(verbs.sync_claim(q.new_lease(priority=-300)))
     q.run(budget.declare_budget("tokens", {"rate": 1}))
     q.run(budget.take_budget(q.new_lease(priority=-300), "tokens", 1, 1))
@@ -179,6 +184,7 @@ def _tick(q: Session) -> None:
     q.run(schedules.stale_schedules(["s"], ["digest"]))
     q.run(schedules.due_schedules(["digest"]))
     q.value("select count(*) from faultline.tick('s', 0, now(), '{}', '[]', now())")
+    q.run(schedules.tick_many([]))
     q.value("select faultline.schedule_failed('s', 0, 'error')")
 
 
@@ -190,22 +196,23 @@ def _run_a_flow(q: Session) -> None:
     """Every verb by which a program calls, waits and goes on."""
     _enqueue_a_graph(q)
     other = q.enqueue()
-    q.run(flow.start_again([q.new_lease()], ["{}"]))
+    q.run(flow.continue_as_new([q.new_lease()], ["{}"]))
     lease = q.new_lease(priority=-200)
     q.run(flow.record(lease, [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]))
     call_id = q.run(flow.spawn(lease, "2", [Submission("t")], name="t", digest=None))
     q.run(flow.watch(lease, "3", [other], name="t", digest=None))
-    q.run(flow.take(lease, "2"))
+    q.run(flow.collect_outcomes(lease, "2"))
     q.run(flow.outcomes(call_id))
     q.run(flow.history(lease.job_id))
     q.run(flow.fork(lease.job_id))
     q.run(flow.receive(lease, "4", name="go"))
+    q.run(flow.first_over(lease, [{"number": "5", "kind": "sleep", "name": "sleep", "seconds": 60}]))
     q.run(flow.signal(lease.job_id, "go"))
     q.run(graphs.upstream(lease))
     q.run(streams.stream(lease, "tokens", 0, "[1]"))
     q.run(streams.chunks(lease.job_id, "tokens"))
     q.run(verbs.program_changed(lease, "code", "changed"))
-    q.run(verbs.try_changed(["default"], ["t"], "code"))
+    q.run(verbs.wake_changed_programs(["default"], ["t"], "code"))
     q.run(flow.suspend([lease], ['[{"number": "4", "kind": "signal", "name": "go"}]']))
     q.run(flow.resolve())
     q.run(flow.sweep())
@@ -229,7 +236,11 @@ def a_producer_can_enqueue_and_cancel(sessions: Sessions) -> None:
 @probe("role")
 def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
     q = sessions.open()
+    saga = q.new_lease()
+    q.run(verbs.record(saga, [{"number": "1", "kind": "saga", "name": "saga"}]))
     with _at_work(q, "faultline_operator"):
+        q.run(verbs.cancel(saga.job_id))
+        q.run(verbs.undo(saga.job_id))
         q.value("select faultline.enqueue('t')")
         job_id = q.enqueue(idempotency_key="k")
         q.run(verbs.cancel(job_id))
@@ -260,7 +271,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.value("select faultline.recount()")
         q.run(limit.reset_limit("limited", ""))
         q.run(budget.set_budget("tokens", {"rate": 1}))
-        q.value("select faultline.fold(1)")
+        q.value("select faultline.maintain_limits(1)")
         _operate_a_schedule(q)
         with refused(q, "42501"):
             q.claim()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from faultline.core.schedules import Plan
 from faultline.store.verbs import schedules as verbs
 from faultline_proof.probes.probe import expect, probe
-from faultline_proof.probes.schedule_ticks import MINUTE, due, fire, first, make, placed
+from faultline_proof.probes.schedule_ticks import MINUTE, due, fire, first, make, placed, tick_one
 
 if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
@@ -33,7 +33,7 @@ def a_schedule_goes_on_when_the_clock_was_ahead(sessions: Sessions) -> None:
     upkeep(q)
     found = due(q)
     expect("from when on", (found.next_at, found.since), (None, tick))
-    q.run(verbs.tick(found, Plan([], [], found.since + MINUTE)))
+    q.run(tick_one(found, Plan([], [], found.since + MINUTE)))
     sessions.clock.advance(60)
     # The tick that was made while the clock was ahead has its job.
     fire(q, due(q), tick + MINUTE)
@@ -79,7 +79,7 @@ def a_tick_is_not_skipped_for_a_job_that_has_expired(sessions: Sessions) -> None
     spec = {"every": 60, "overlap": "skip", "job": {"task": "t", "expires_seconds": 30}}
     q.execute("select faultline.set_schedule('s', %s::json)", json.dumps(spec))
     found = due(q)
-    q.run(verbs.tick(found, Plan([], [], found.since + MINUTE)))
+    q.run(tick_one(found, Plan([], [], found.since + MINUTE)))
     for seconds in (60, 60):
         sessions.clock.advance(seconds)
         found = due(q)
@@ -93,7 +93,7 @@ def a_clock_that_is_set_back_a_little_changes_no_schedule(sessions: Sessions) ->
     fire(q, found, first(found))
     make(q, "rare")
     rare = due(q)
-    q.run(verbs.tick(rare, Plan([], [], rare.since + 60 * MINUTE)))
+    q.run(tick_one(rare, Plan([], [], rare.since + 60 * MINUTE)))
     before = q.execute("select * from faultline.schedules order by id")
     sessions.clock.advance(-30)
     upkeep(q)

@@ -55,13 +55,16 @@ def what_no_worker_could_read_or_tick_is_no_schedule(sessions: Sessions) -> None
     for why, given in wrong.items():
         with refused(q, "FL005", why, what=why):
             write(q, **given)
+    for tz in ("localtime", "posixrules", "Factory", "posix/UTC", "right/UTC", "/etc/localtime"):
+        with refused(q, "FL005", "whatever each host says", what=tz):
+            write(q, every=None, cron="0 9 * * *", tz=tz)
     expect("schedules", q.value("select count(*) from faultline.schedules"), 0)
     write(q, job={"task": "t", "expires_seconds": 5}, jitter_seconds=4)
 
 
 def declare(q: Session, *declared: tuple[str, str, str | list[str] | None], worker: str = "new") -> dict[str, str]:
     """A worker with this code declares: the name, the digest, and the name before. Gives what became of each."""
-    q.beat(worker)
+    q.heartbeat(worker)
     text = json.dumps([{"name": name, "digest": digest, "was": was, "spec": _SPEC} for name, digest, was in declared])
     return dict(q.execute("select * from faultline.declare_schedules(%s, %s::json)", worker, text))
 

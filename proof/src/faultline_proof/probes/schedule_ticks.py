@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
 from faultline.core.schedules import Missed, Plan, Policy, Rule
+from faultline.store.statement import Statement
 from faultline.store.verbs import flow, operate
 from faultline.store.verbs import schedules as verbs
+from faultline.store.verbs.schedules import Ticked
 from faultline_proof.probes.probe import expect, probe, refused, the_one
 
 if TYPE_CHECKING:
-    from faultline.store.verbs.schedules import DueSchedule, Ticked
+    from faultline.store.verbs.schedules import DueSchedule
     from faultline_proof.sessions import Session, Sessions
 
 MINUTE = timedelta(minutes=1)
@@ -26,6 +29,17 @@ def make(q: Session, name: str = "s", **policy: Any) -> None:
     q.run(verbs.set_schedule(name, verbs.spec_text(Rule(every=60.0), job, Policy(**policy))))
 
 
+def tick_one(due: DueSchedule, plan: Plan) -> Statement[list[Ticked]]:
+    """Decide about one schedule alone."""
+    missed = [{"from": one.first.isoformat(), "to": one.last.isoformat(), "ticks": one.ticks} for one in plan.missed]
+    return Statement(
+        name="tick",
+        sql="select at, outcome, job_id from faultline.tick(%s, %s, %s, %s::timestamptz[], %s::jsonb, %s)",
+        params=(due.name, due.revision, due.next_at, list(plan.fire), json.dumps(missed), plan.next_at),
+        read=lambda rows: [Ticked(due.name, at, outcome, job_id, None) for at, outcome, job_id in rows],
+    )
+
+
 def due(q: Session, *digests: str) -> DueSchedule:
     found: list[DueSchedule] = q.run(verbs.due_schedules(digests))
     return the_one("due", found)
@@ -36,13 +50,13 @@ def placed(q: Session, sessions: Sessions, **policy: Any) -> DueSchedule:
     sessions.clock.take()
     make(q, **policy)
     found = due(q)
-    q.run(verbs.tick(found, Plan([], [], found.since + MINUTE)))
+    q.run(tick_one(found, Plan([], [], found.since + MINUTE)))
     sessions.clock.advance(60)
     return due(q)
 
 
 def fire(q: Session, found: DueSchedule, *ticks: datetime, then: datetime | None = None) -> list[Ticked]:
-    return q.run(verbs.tick(found, Plan(list(ticks), [], then or ticks[-1] + MINUTE)))
+    return q.run(tick_one(found, Plan(list(ticks), [], then or ticks[-1] + MINUTE)))
 
 
 def first(found: DueSchedule) -> datetime:
@@ -118,7 +132,7 @@ def only_ticks_that_follow_the_position_are_decided_about(sessions: Sessions) ->
     }
     for what, plan in wrong.items():
         with refused(q, "FL005", "do not follow its position", what=what):
-            q.run(verbs.tick(found, plan))
+            q.run(tick_one(found, plan))
     make(q, "new")
     [new] = [one for one in q.run(verbs.due_schedules([])) if one.name == "new"]
     for what, plan in {
@@ -126,7 +140,7 @@ def only_ticks_that_follow_the_position_are_decided_about(sessions: Sessions) ->
         "next in the past": Plan([], [], new.since),
     }.items():
         with refused(q, "FL005", "do not follow its position", what=what):
-            q.run(verbs.tick(new, plan))
+            q.run(tick_one(new, plan))
     expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
     expect("ticks", q.value("select count(*) from faultline.ticks"), 0)
 
@@ -138,7 +152,7 @@ def a_run_of_missed_ticks_is_one_row(sessions: Sessions) -> None:
     sessions.clock.advance(600)
     begin = first(found)
     plan = Plan([begin + 10 * MINUTE], [Missed(begin, begin + 9 * MINUTE, 10)], begin + 11 * MINUTE)
-    q.run(verbs.tick(found, plan))
+    q.run(tick_one(found, plan))
     stored = q.execute("select at, kind, outcome, last_at, ticks, job_id is null from faultline.ticks order by at")
     expect("ticks", stored[0], (begin, "missed", "missed", begin + 9 * MINUTE, 10, True))
     expect("fired", stored[1][:3], (begin + 10 * MINUTE, "tick", "fired"))
@@ -149,11 +163,11 @@ def a_run_of_missed_ticks_is_one_row(sessions: Sessions) -> None:
 def a_schedule_without_a_next_tick_has_ended(sessions: Sessions) -> None:
     q = sessions.open()
     found = placed(q, sessions)
-    q.run(verbs.tick(found, Plan([first(found)], [], None)))
+    q.run(tick_one(found, Plan([first(found)], [], None)))
     expect("state", q.execute(_STATE, "s")[0][:4], (None, found.next_at, None, found.clock))
     sessions.clock.advance(3600)
     expect("due", q.run(verbs.due_schedules([])), [])
-    expect("ticks of an ended one", q.run(verbs.tick(found._replace(next_at=None), Plan([], [], found.clock + MINUTE))), [])
+    expect("ticks of an ended one", q.run(tick_one(found._replace(next_at=None), Plan([], [], found.clock + MINUTE))), [])
 
 
 @probe("tick", "busy_jobs")
@@ -290,3 +304,36 @@ def a_task_that_asks_for_its_tick_gets_it(sessions: Sessions) -> None:
     args = q.job(ticked.job_id).args  # type: ignore[arg-type]
     expect("moment", datetime.fromisoformat(args["moment"]), found.next_at)
     expect("the others", args["sum"], 1e16)
+
+
+@probe("tick_many")
+def many_schedules_are_decided_together_and_each_by_itself(sessions: Sessions) -> None:
+    q, somebody = sessions.open(), sessions.open()
+    sessions.clock.take()
+    make(q)
+    make(q, "locked", overlap="cancel")
+    for one in q.run(verbs.due_schedules([])):
+        q.run(tick_one(one, Plan([], [], one.since + MINUTE)))
+    sessions.clock.advance(60)
+    running = next(one for one in q.run(verbs.due_schedules([])) if one.name == "locked")
+    ticked = the_one("ticked", fire(q, running, first(running)))
+    sessions.clock.advance(60)
+    by_name = {one.name: one for one in q.run(verbs.due_schedules([]))}
+    good, held = by_name["s"], by_name["locked"]
+    somebody.begin()
+    somebody.execute("select from faultline.open_jobs where id = %s for update", ticked.job_id)
+    decisions = [
+        verbs.Decision(good, Plan([first(good) - MINUTE], [], first(good) + MINUTE)),
+        verbs.Decision(held, Plan([first(held)], [], first(held) + MINUTE)),
+        verbs.Decision(good, Plan([first(good)], [], first(good) + MINUTE)),
+    ]
+    told = [(one.name, one.outcome, bool(one.error)) for one in q.run(verbs.tick_many(decisions))]
+    expect("told", told, [("s", None, True), ("s", "fired", False)])
+    expect("jobs", q.value("select count(*) from faultline.jobs"), 2)
+    somebody.rollback()
+    with refused(q, "FL005", "too many"):
+        q.run(verbs.tick_many([decisions[2]] * 51))
+    q.execute("begin read only")
+    with refused(q, "25006", "read-only"):
+        q.run(verbs.tick_many(decisions))
+    q.rollback()

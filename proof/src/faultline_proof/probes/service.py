@@ -110,7 +110,7 @@ def what_is_retried_together_goes_in_batches_from_the_newest_on(sessions: Sessio
         (late,) = _failed(q, queue="late")
         q.execute("update faultline.open_jobs set finished_at = faultline.now() + interval '1 second' where id = %s", late)
         second = q.run(failures.retry(FailedFilter(before=first.behind), max_jobs=3))
-        expect("the second batch", (second, q.state(late)), (failures.Retried(2, None), "failed"))
+        expect("the second batch", (second, q.state(late)), (failures.Retried(2, 0, None), "failed"))
 
 
 @probe("retry_failed")
@@ -132,7 +132,7 @@ def one_batch_has_a_limit_and_so_has_what_it_looks_at(sessions: Sessions) -> Non
         expect(
             "behind the window",
             q.run(failures.retry(FailedFilter(task="old", before=old.behind))),
-            failures.Retried(5, None),
+            failures.Retried(5, 0, None),
         )
         expect("one batch", q.run(failures.retry(FailedFilter(), max_jobs=1500)).jobs, 1000)
 

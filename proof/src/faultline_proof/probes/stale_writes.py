@@ -20,7 +20,7 @@ def _all_of(q: Session, job_id: UUID) -> tuple[object, object]:
     return q.job(job_id), q.execute("select * from faultline.steps where job_id = %s", job_id)
 
 
-@probe(*WRITES, "refuse", "judge", "check_leases", "views.sql")
+@probe(*WRITES, "refuse", "lease_status", "check_leases", "views.sql")
 def a_stale_write_changes_nothing_and_is_on_record(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in VERBS.items():
@@ -35,7 +35,7 @@ def a_stale_write_changes_nothing_and_is_on_record(sessions: Sessions) -> None:
                 expect(f"on record after {how}", q.refusals(stale.job_id), [(verb, reason)])
 
 
-@probe(*WRITES, "fence", "judge", "refuse", "record_refusal")
+@probe(*WRITES, "fence", "lease_status", "refuse", "record_refusal")
 def a_forged_token_or_owner_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in VERBS.items():
@@ -53,7 +53,7 @@ def a_forged_token_or_owner_is_refused(sessions: Sessions) -> None:
             expect("a forged fence on record", reasons(q.run(verbs.record_refusal(forgery))), ["token_mismatch"])
 
 
-@probe("fence", "judge")
+@probe("fence", "lease_status")
 def a_fence_without_a_token_or_an_owner_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -64,7 +64,7 @@ def a_fence_without_a_token_or_an_owner_is_refused(sessions: Sessions) -> None:
             q.execute("select faultline.fence(%s, 1, null)", lease.job_id)
 
 
-@probe("refuse", "judge", *BATCH_VERBS)
+@probe("refuse", "lease_status", *BATCH_VERBS)
 def a_refusal_tells_the_stale_and_the_current_token(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in VERBS.items():
@@ -79,7 +79,7 @@ def a_refusal_tells_the_stale_and_the_current_token(sessions: Sessions) -> None:
             expect("what is on record", entry.detail, wanted)
 
 
-@probe("judge", "refuse")
+@probe("lease_status", "refuse")
 def what_is_not_there_is_not_running(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -89,7 +89,7 @@ def what_is_not_there_is_not_running(sessions: Sessions) -> None:
         expect("a job that is gone", reasons(q.renew(lease)), ["not_running"])
 
 
-@probe("judge", "refuse")
+@probe("lease_status", "refuse")
 def after_a_restore_the_ledger_is_right(sessions: Sessions) -> None:
     """The open row of a job that is done came back, and so did its lease."""
     q = sessions.open()
@@ -101,7 +101,7 @@ def after_a_restore_the_ledger_is_right(sessions: Sessions) -> None:
     holder.begin()
     holder.execute("select from faultline.open_jobs for update")
 
-    unwritten = sessions.at_once(q, lambda s: s.mark_started(lease))
+    unwritten = sessions.at_once(q, lambda s: s.record_start(lease))
 
     expect("a mark of what is done", (reasons(unwritten), unwritten.busy), (["not_running"], []))
 
@@ -109,7 +109,7 @@ def after_a_restore_the_ledger_is_right(sessions: Sessions) -> None:
 @probe(*BATCH_VERBS, "refuse")
 def leases_of_one_batch_are_told_apart(sessions: Sessions) -> None:
     q = sessions.open()
-    for verb in ("renew", "mark_started", "complete", "fail", "release"):
+    for verb in ("renew", "record_start", "complete", "fail", "release"):
         with q.unsaved():
             stale = q.new_lease()
             reaped(q, stale)
@@ -121,7 +121,7 @@ def leases_of_one_batch_are_told_apart(sessions: Sessions) -> None:
         lease = q.new_lease()
         expect("one lease twice", (q.renew(lease, lease), q.complete(lease, lease)), (Unwritten(), Unwritten()))
         expect("on record", q.journal(lease.job_id), [])
-    for verb in ("renew", "mark_started", "complete"):
+    for verb in ("renew", "record_start", "complete"):
         # As after a failover that took tokens back: the worker holds a grant of the lost history and one of this one.
         with q.unsaved():
             good = q.new_lease()

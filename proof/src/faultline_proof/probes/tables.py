@@ -93,8 +93,6 @@ _AGAINST_TRIGGERS = (
     "update faultline.ticks set outcome = 'skipped'",
     "delete from faultline.ticks",
     *(f"truncate faultline.{table}" for table in ("unique_keys", "schedules", "ticks")),
-    # functions of an older build
-    "update faultline.migrations set checksum = 'of an older build' where number = 0",
 )
 
 #: Each of these is refused by a constraint, also past all triggers.
@@ -136,11 +134,10 @@ _AGAINST_CONSTRAINTS = (
     "insert into faultline.settings (only_row) values (false)",
     "update faultline.settings set args_bytes_max = 1",
     "update faultline.settings set token_floor = -1",
-    "insert into faultline.migrations select * from faultline.migrations",
     "insert into faultline.schema_files select * from faultline.schema_files",
     "insert into faultline.queues select * from faultline.queues",
     "update faultline.queues set name = ''",
-    "update faultline.queues set paused_because = repeat('x', 1001)",
+    "update faultline.queues set paused_reason = repeat('x', 1001)",
     "insert into faultline.tallies select * from faultline.tallies",
     "insert into faultline.samples select * from faultline.samples",
     "insert into faultline.sampling default values",
@@ -220,7 +217,7 @@ def _one_of_each(q: Session) -> list[Lease]:
     q.step(leases[3])
     q.complete(leases[3])
     q.release(leases[4], delays=[60])
-    q.beat()
+    q.heartbeat()
     q.run(verbs.pause("paused", "a reason"))
     for row in _SERVICE:
         q.execute(row)
@@ -251,11 +248,11 @@ _SERVICE = (
         " values (gen_random_uuid(), 'n', 1, 0, '1', 1, now())"
     ),
     "insert into faultline.subscriptions (topic, task, subscribed_at) values ('t', 't', now())",
-    "insert into faultline.unique_keys (queue, key, job_id, at) values ('q', 'k', gen_random_uuid(), now())",
+    "insert into faultline.unique_keys (queue, key, task, job_id, at) values ('q', 'k', 't', gen_random_uuid(), now())",
     "insert into faultline.limits (queue, group_key) values ('q', '')",
     "insert into faultline.budgets (name) values ('b')",
-    "insert into faultline.shards (queue, shard, epoch) values ('q', 0, 0)",
-    "insert into faultline.groups (group_key, queue, epoch, shard) values ('g', 'q', 0, 0)",
+    "insert into faultline.shards (queue, shard, changed_second) values ('q', 0, 0)",
+    "insert into faultline.groups (group_key, queue, changed_second, shard) values ('g', 'q', 0, 0)",
     "insert into faultline.group_events (queue, shard) values ('q', 0)",
     (
         "insert into faultline.schedules (name, spec, since, next_at, look_at, created_at, changed_at)"
@@ -297,18 +294,20 @@ _NULLABLE = {
     "open_jobs": {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
         "trace", "flow_id", "call_id", "watched", "suspended", "expires_at", "unique_key", "group_key",
-        "in_group", "group_at", "counted", "takes",
+        "in_group", "group_at", "counted", "takes", "stopped_by",
     },
     "ledger": {"idempotency_key", "args", "result", "flow_id", "progress", "group_key"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
     "workers": {"clock_ahead_seconds", "connections_max", "tasks", "schedules", "waiting_schedules", "budgets", "limits"},
-    "queues": {"paused_at", "paused_because", "paused_by"},
+    "queues": {"paused_at", "paused_reason", "paused_by"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},
     "calls": {
         "digest", "together", "until", "policy", "fresh", "total", "open_index", "ended_at", "outcome", "result", "error",
+        "ended_moment", "doubtful",
     },
+    "settings": {"recovered_at", "limits_held_until"},
     "signals": {"payload", "key", "for_call", "sent_by", "received_by", "received_at"},
     "nudges": {"not_before"},
     "sweeps": {"call_id", "missed_call", "missed_index", "reason"},
@@ -342,7 +341,7 @@ def what_must_be_there_cannot_be_empty(sessions: Sessions) -> None:
                 sessions.hand.execute(f"update faultline.{table} set {column} = null")
 
 
-@probe("door", "complete", "step", "prune", "reconcile", "enqueue_many", "as_verb")
+@probe("door", "complete", "step", "prune", "reconcile", "enqueue_many", "set_current_verb")
 def a_verb_leaves_no_door_open_for_the_rest_of_its_transaction(sessions: Sessions) -> None:
     q = sessions.open()
     calls: dict[str, Callable[[list[Lease]], Any]] = {

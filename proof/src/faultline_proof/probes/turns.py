@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SOON_SECONDS = 4.0
 
 
-@probe("claim", "take_turn")
+@probe("claim", "lock_large_claim")
 def large_claims_of_a_queue_take_turns_and_nobody_else_waits(sessions: Sessions) -> None:
     q, second = sessions.open(), sessions.open()
     q.run(verbs.enqueue_many([Submission("t")] * 100))
@@ -36,7 +36,7 @@ def large_claims_of_a_queue_take_turns_and_nobody_else_waits(sessions: Sessions)
     expect("granted", (len(granted), len({lease.job_id for lease in granted})), (66, 66))
 
 
-@probe("claim", "take_turn")
+@probe("claim", "lock_large_claim")
 def a_claim_whose_turn_does_not_come_goes_on_without_it(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     q.run(verbs.enqueue_many([Submission("t")] * 60))
@@ -53,17 +53,17 @@ def a_claim_whose_turn_does_not_come_goes_on_without_it(sessions: Sessions) -> N
     expect("soon", time.monotonic() - begun < _SOON_SECONDS, True)
 
 
-@probe("take_turn")
+@probe("lock_large_claim")
 def a_turn_ignores_what_somebody_left_in_the_session(sessions: Sessions) -> None:
     q = sessions.open()
     for left in ("x", "1", "1 x", "nan nan", "1e999 1"):
         with q.unsaved():
             q.run(verbs.enqueue_many([Submission("t")] * 21))
-            q.execute("select set_config('faultline.no_turns', %s, true)", left)
+            q.execute("select set_config('faultline.claim_lock_pause', %s, true)", left)
             expect(f"claimed after {left}", len(q.claim(21)), 21)
 
 
-@probe("take_turn")
+@probe("lock_large_claim")
 def who_waited_for_a_turn_in_vain_does_not_wait_again_for_a_while(sessions: Sessions) -> None:
     q, hostile = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -73,17 +73,17 @@ def who_waited_for_a_turn_in_vain_does_not_wait_again_for_a_while(sessions: Sess
     for seconds in (0, 0.9, 0.2, 2.1, 4.1):
         sessions.clock.advance(seconds)
         expect("claimed all the same", len(q.claim(21)), 21)
-        until, pause = q.value("show faultline.no_turns").split()
+        until, pause = q.value("show faultline.claim_lock_pause").split()
         pauses.append(pause)
         expect("until later", float(until) >= q.value("select extract(epoch from faultline.clock())::float8"), True)
     expect("pauses", pauses, ["1", "1", "2", "4", "8"])
-    q.execute("set faultline.no_turns = '0 32'")
+    q.execute("set faultline.claim_lock_pause = '0 32'")
     q.claim(21)
-    expect("the longest pause", q.value("show faultline.no_turns").split()[1], "32")
+    expect("the longest pause", q.value("show faultline.claim_lock_pause").split()[1], "32")
     hostile.execute("select pg_advisory_unlock_all()")
     sessions.clock.advance(33)
     q.claim(21)
-    expect("after a turn", q.value("show faultline.no_turns"), "")
+    expect("after a turn", q.value("show faultline.claim_lock_pause"), "")
 
 
 @probe("claim", "reap")

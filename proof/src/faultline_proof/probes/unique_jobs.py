@@ -26,14 +26,14 @@ def states(q: Session) -> list[str]:
     return [state for (state,) in q.execute(_STATES)]
 
 
-@probe("place_unique", "unique_keys")
+@probe("insert_unique_jobs", "unique_keys")
 def a_key_is_one_of_its_task(sessions: Sessions) -> None:
     q = sessions.open()
     first, second = ask(q, task="index"), ask(q, task="notify")
     expect("jobs of two tasks", first != second, wanted=True)
     expect("again", [ask(q, task="index"), ask(q, task="notify")], [first, second])
     jobs = [{"task": task, "unique": {"key": "k", "then": "replace"}} for task in ("notify", "index", "notify")]
-    answers = q.execute("select job_id from faultline.enqueue_many(%s::text) order by place", json.dumps(jobs))
+    answers = q.execute("select job_id from faultline.enqueue_many(%s::text) order by ordinal", json.dumps(jobs))
     expect("in one submission", [job for (job,) in answers], [second, first, second])
 
 
@@ -96,7 +96,7 @@ def what_supersedes_a_job_runs_though_a_claim_passed_over_it(sessions: Sessions)
     expect("runs", [one.job_id for one in take(q)], [other])
 
 
-@probe("place_unique", "has_expired", "expire")
+@probe("insert_unique_jobs", "has_expired", "expire")
 def nobody_is_answered_with_a_job_that_has_expired(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -110,7 +110,7 @@ def nobody_is_answered_with_a_job_that_has_expired(sessions: Sessions) -> None:
         expect("runs", [one.job_id for one in take(q)], [second])
 
 
-@probe("place_unique", "has_expired")
+@probe("insert_unique_jobs", "has_expired")
 def a_job_that_was_claimed_stands_in_however_late(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -165,7 +165,7 @@ def a_job_is_not_superseded_by_one_that_somebody_is_ending(sessions: Sessions) -
     expect("states", states(q), ["queued", "cancelled"])
 
 
-@probe("renew_unique", "claim_within", "let_arrive")
+@probe("renew_unique", "claim_limited", "move_due_jobs_into_groups")
 def a_replaced_job_goes_to_its_new_group(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
@@ -213,7 +213,7 @@ def a_replaced_job_gives_back_what_it_kept_of_its_old_group(sessions: Sessions) 
     expect_right_accounts(q)
 
 
-@probe("free_keys", "prune", "forget_jobs", "place_unique")
+@probe("free_keys", "prune", "forget_jobs", "insert_unique_jobs")
 def a_failed_job_counts_for_no_period_also_when_it_is_pruned(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     unique = {"key": "k", "while": None, "period": 86400}
@@ -250,7 +250,7 @@ def a_key_that_names_another_job_outlives_the_one_before(sessions: Sessions) -> 
     expect("the same", ask(q), second)
 
 
-@probe("start_over", "take_keys", "retry", "retry_failed")
+@probe("requeue_ended_jobs", "reclaim_unique_keys", "retry", "retry_failed")
 def of_retried_jobs_with_one_key_one_waits(sessions: Sessions) -> None:
     q = sessions.open()
     made = []
@@ -266,7 +266,7 @@ def of_retried_jobs_with_one_key_one_waits(sessions: Sessions) -> None:
     expect("states", sorted(states(q)), ["cancelled", "failed", "queued"])
 
 
-@probe("take_keys")
+@probe("reclaim_unique_keys")
 def a_retried_job_does_not_take_a_key_that_another_waits_under(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     first = ask(q)
@@ -295,7 +295,7 @@ def keys_that_are_kept_for_long_keep_no_others(sessions: Sessions) -> None:
     sessions.clock.advance(7200)
     # Ten times the rows are looked at: copies of the others stand before it.
     sessions.hand.execute(
-        "insert into faultline.unique_keys select queue, key || n, job_id, at, until, task from faultline.unique_keys,"
+        "insert into faultline.unique_keys select queue, key || n, task, job_id, at, until from faultline.unique_keys,"
         " generate_series(1, 20) n where key <> 'dead'"
     )
     gone = sum(q.value("select faultline.prune('unique_keys', null, 1)") for _ in range(5))

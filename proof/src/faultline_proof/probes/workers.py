@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from faultline.store import verbs
@@ -16,11 +17,11 @@ def _long_lease(sessions: Sessions, worker: str = "w", *, watched: bool = True) 
     """A lease of an hour, of a worker that beats, on a server that has been up for a while."""
     sessions.clock.set_since_start(60)
     q = sessions.open()
-    q.beat(worker, watched=watched)
+    q.heartbeat(worker, watched=watched)
     return q, q.new_lease(worker=worker, lease_seconds=3600)
 
 
-@probe("dead_workers", "reap", "worker_lock", "beat")
+@probe("dead_workers", "reap", "worker_lock", "heartbeat")
 def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     alive, _ = _long_lease(sessions, "alive")
@@ -39,7 +40,7 @@ def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     told = q.execute("select owner, detail ->> 'host' from faultline.journal where event = 'worker_lost'")
     expect("told", told, [("w", "h")])
     expect("locks left behind", q.value("select count(*) from pg_locks where locktype = 'advisory' and pid = %s", q.pid), 0)
-    q.beat()
+    q.heartbeat()
     expect("back on the list", q.value("select array_agg(id order by id) from faultline.workers"), ["alive", "w"])
     expect("its completion", reasons(q.complete(lease)), ["lease_lost"])
 
@@ -56,7 +57,7 @@ def a_bound_keeps_nothing_of_the_dead(sessions: Sessions) -> None:
 def a_dead_worker_that_held_nothing_is_taken_off_the_list(sessions: Sessions) -> None:
     q, died = sessions.open(), sessions.open()
     sessions.clock.take()
-    died.beat()
+    died.heartbeat()
     died.lock_as()
     sessions.end(died)
     sessions.clock.advance(3.1)
@@ -72,9 +73,9 @@ def who_has_just_beaten_or_cannot_be_watched_is_not_dead(sessions: Sessions) -> 
     pooled, _ = _long_lease(sessions, "pooled", watched=False)
     silent, _ = _long_lease(sessions, "silent")
     silent.lock_as("silent")
-    q.beat()
+    q.heartbeat()
     sessions.clock.advance(600)
-    q.beat()
+    q.heartbeat()
     expect("reaped behind a pooler, and of a silent session that lives", pooled.reap(), [])
 
 
@@ -91,7 +92,7 @@ def who_reaps_on_his_own_session_does_not_bury_himself(sessions: Sessions) -> No
 def two_reapers_do_not_both_bury_a_worker(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     second = sessions.open()
-    second.beat("idle")
+    second.heartbeat("idle")
     sessions.clock.advance(60)
     q.begin()
     expect("reaped by one", [job.job_id for job in q.reap()], [lease.job_id])
@@ -105,7 +106,7 @@ def after_a_restart_everyone_is_given_time_to_come_back(sessions: Sessions) -> N
     for beaten_at, judged_at, is_judged in ((-5, 29, False), (-5, 31, True), (5, 29, True)):
         sessions.clock.set_since_start(beaten_at)
         q = sessions.open()
-        q.beat()
+        q.heartbeat()
         q.new_lease(worker="w", lease_seconds=3600)
         sessions.clock.set_since_start(judged_at)
         how = f"judged {judged_at} s after a restart, last beat at {beaten_at} s"
@@ -129,14 +130,14 @@ def the_first_to_reap_on_a_new_run_of_the_server_judges_nobody(sessions: Session
     expect("reaped after 31 s", [job.job_id for job in q.reap()], [lease.job_id])
 
 
-@probe("dead_workers", "run_noticed_at", "beat")
+@probe("dead_workers", "run_noticed_at", "heartbeat")
 def who_was_back_on_the_new_run_and_died_is_noticed_at_once(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     sessions.hand.execute(_PROMOTED)
-    q.beat("another")
+    q.heartbeat("another")
     sessions.clock.advance(1)
-    q.beat("another")
-    q.beat()
+    q.heartbeat("another")
+    q.heartbeat()
     sessions.clock.advance(3.1)
     expect("reaped", [job.job_id for job in q.reap()], [lease.job_id])
 
@@ -151,7 +152,7 @@ def beats_by_a_clock_that_was_ahead_are_not_of_the_new_run(sessions: Sessions) -
     expect("reaped", q.reap(), [])
 
 
-@probe("dead_workers", "run_noticed_at", "beat")
+@probe("dead_workers", "run_noticed_at", "heartbeat")
 def who_notices_a_new_run_waits_for_nobody(sessions: Sessions) -> None:
     q, _ = _long_lease(sessions)
     sessions.clock.advance(60)
@@ -159,7 +160,7 @@ def who_notices_a_new_run_waits_for_nobody(sessions: Sessions) -> None:
     sessions.hand.begin()
     sessions.hand.execute("update faultline.settings set token_floor = token_floor")
     expect("reaped beside a lock", sessions.at_once(q, lambda s: s.reap()), [])
-    sessions.at_once(q, lambda s: s.beat())
+    sessions.at_once(q, lambda s: s.heartbeat())
     sessions.hand.rollback()
     expect("noticed by then", q.value("select server_run = faultline.server_run() from faultline.settings"), False)
 
@@ -169,9 +170,9 @@ def _last_attempt(sessions: Sessions, lease_seconds: float) -> tuple[Session, Le
     q = sessions.open()
     q.reap()
     sessions.clock.advance(60)
-    q.beat()
+    q.heartbeat()
     lease = q.new_lease(worker="w", max_attempts=1, lease_seconds=lease_seconds)
-    q.mark_started(lease)
+    q.record_start(lease)
     return q, lease
 
 
@@ -180,7 +181,7 @@ def a_lease_that_a_living_worker_could_not_renew_costs_nothing(sessions: Session
     for lease_seconds in (1, 4, 30):
         q, lease = _last_attempt(sessions, lease_seconds)
         sessions.clock.advance(lease_seconds + 2)
-        q.beat()
+        q.heartbeat()
         sessions.clock.advance(0.9)
         expect("reaped while it may still renew", q.reap(), [])
         sessions.clock.advance(0.2)
@@ -196,7 +197,7 @@ def the_last_attempt_of_a_silent_worker_counts(sessions: Sessions) -> None:
     for lease_seconds, beaten_after in ((3, 0), (4, 0), (30, 0), (30, 24.9)):
         q, lease = _last_attempt(sessions, lease_seconds)
         sessions.clock.advance(beaten_after)
-        q.beat(watched=False)
+        q.heartbeat(watched=False)
         sessions.clock.advance(lease_seconds - beaten_after)
         q.reap()
         expect(f"after {lease_seconds} s, a beat after {beaten_after} s", q.state(lease.job_id), "failed")
@@ -207,11 +208,11 @@ def the_last_attempt_of_a_silent_worker_counts(sessions: Sessions) -> None:
 def who_cannot_judge_takes_only_what_costs_nobody_an_attempt(sessions: Sessions) -> None:
     q, started = _last_attempt(sessions, 30)
     waiting = q.new_lease(worker="w", max_attempts=1)
-    q.beat("alive")
+    q.heartbeat("alive")
     alive = q.new_lease(worker="alive", max_attempts=1)
-    q.mark_started(alive)
+    q.record_start(alive)
     sessions.clock.advance(60)
-    q.beat("alive")
+    q.heartbeat("alive")
     taken = {job.job_id for job in q.reap(notice_dead=False)}
     expect("taken", taken, {waiting.job_id, alive.job_id})
     expect("of the silent", q.state(started.job_id), "running")
@@ -239,7 +240,7 @@ def who_was_back_after_an_outage_or_had_the_time_is_not_excused(sessions: Sessio
     sessions.hand.execute(_PROMOTED)
     q.reap()
     sessions.clock.advance(1)
-    q.beat()
+    q.heartbeat()
     sessions.clock.advance(5.1)
     q.reap()
     expect("back and silent again", q.state(lease.job_id), "failed")
@@ -275,22 +276,63 @@ def a_dead_workers_job_that_is_locked_comes_back_later(sessions: Sessions) -> No
     expect("on the list", q.value("select count(*) from faultline.workers"), 0)
 
 
-@probe("beat", "leave")
+@probe("reap")
+def a_locked_row_of_one_dead_worker_keeps_no_other_from_coming_back(sessions: Sessions) -> None:
+    q, lease = _long_lease(sessions)
+    _, other = _long_lease(sessions, "other")
+    sessions.clock.advance(60)
+    somebody = sessions.open()
+    somebody.begin()
+    somebody.execute("select from faultline.workers where id = 'other' for update")
+    taken = {job.job_id for job in sessions.at_once(q, lambda s: s.reap())}
+    expect("reaped beside a lock", taken, {lease.job_id, other.job_id})
+    expect("on the list", q.value("select array_agg(id) from faultline.workers"), ["other"])
+    somebody.rollback()
+    q.reap()
+    expect("on the list then", q.value("select count(*) from faultline.workers"), 0)
+
+
+@probe("reap", "dead_workers")
+def who_expects_an_earlier_time_judges_nobody_by_a_clock_that_was_set_forward(sessions: Sessions) -> None:
+    q, started = _last_attempt(sessions, 30)
+    q.heartbeat(watched=False)
+    q.heartbeat("watched")
+    long = q.new_lease(worker="watched", lease_seconds=3600)
+    expected = q.value("select faultline.clock() + interval '1 second'")
+    sessions.clock.advance(600)
+    expect("reaped by who expects another time", q.reap(latest=lambda: expected), [])
+    expected += timedelta(seconds=2.2)
+    expect("reaped of a session that has ended", [job.job_id for job in q.reap(latest=lambda: expected)], [long.job_id])
+    expected += timedelta(seconds=30)
+    expect("reaped by its time", [job.job_id for job in q.reap(latest=lambda: expected)], [started.job_id])
+
+
+@probe("reap")
+def who_expects_a_later_time_judges_by_the_clock(sessions: Sessions) -> None:
+    q, started = _last_attempt(sessions, 30)
+    ahead = q.value("select faultline.clock() + interval '1 hour'")
+    sessions.clock.advance(2.9)
+    expect("reaped", q.reap(latest=lambda: ahead), [])
+    expect("its job", q.state(started.job_id), "running")
+
+
+@probe("heartbeat", "unregister_worker")
 def a_worker_is_on_the_list_as_it_last_said(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
-    q.beat(watched=False)
+    q.heartbeat(watched=False)
     sessions.clock.advance(5)
     words: dict[str, Any] = {"queues": ["mail"], "sleeping": ["mail"], "leases": 7, "clock_ahead_seconds": -1.5}
-    answer = q.run(verbs.beat("w", host="h", pid=1, version="0", watched=True, **words))
+    answer = q.run(verbs.heartbeat("w", host="h", pid=1, version="0", watched=True, **words))
     expect("the answer to a beat", answer, q.value("select faultline.clock()"))
-    q.beat("other")
+    q.heartbeat("other")
     found = q.execute(
-        "select beat_at = faultline.now(), watched, queues, sleeping, leases, clock_ahead_seconds from faultline.workers"
+        "select heartbeat_at = faultline.now(), watched, queues, sleeping, leases, clock_ahead_seconds from"
+        " faultline.workers"
         " where id = 'w'"
     )
     expect("on the list", found, [(True, True, ["mail"], ["mail"], 7, -1.5)])
-    q.run(verbs.leave("w"))
+    q.run(verbs.unregister_worker("w"))
     expect("left", q.value("select array_agg(id) from faultline.workers"), ["other"])
 
 
@@ -298,13 +340,13 @@ def a_worker_is_on_the_list_as_it_last_said(sessions: Sessions) -> None:
 def a_worker_is_on_the_list_with_the_tasks_it_last_said(sessions: Sessions) -> None:
     q = sessions.open()
     expect("before the first beat", q.run(verbs.announce("w", ["pay"])), False)
-    q.beat("other")
+    q.heartbeat("other")
     expect("while others are on the list", q.run(verbs.announce("w", ["pay"])), False)
-    q.beat()
+    q.heartbeat()
     expect("not said", q.value("select tasks from faultline.workers where id = 'w'"), None)
     expect("on the list", q.run(verbs.announce("w", ["pay"])), True)
     expect("said again", q.run(verbs.announce("w", ["pay", "mail"])), True)
-    q.beat()
+    q.heartbeat()
     found = q.execute("select id, tasks from faultline.workers order by id")
     expect("the tasks", found, [("other", None), ("w", ["pay", "mail"])])
     row = "select ctid::text from faultline.workers where id = 'w'"

@@ -19,14 +19,14 @@ BATCH_VERBS: dict[str, Callable[..., Unwritten]] = {
     "renew": lambda q, *leases: q.renew(*leases),
     "fail": lambda q, *leases: q.fail(*leases),
     "release": lambda q, *leases: q.release(*leases),
-    "mark_started": lambda q, *leases: q.mark_started(*leases),
+    "record_start": lambda q, *leases: q.record_start(*leases),
 }
 SINGLE_VERBS: dict[str, Callable[[Session, Lease], Unwritten]] = {
     "step": lambda q, lease: q.step(lease),
     "progress": lambda q, lease: q.progress(lease),
 }
 VERBS = {**BATCH_VERBS, **SINGLE_VERBS}
-WRITES = ("complete", "renew", "fail", "release", "mark_started", "step", "progress", "hold")
+WRITES = ("complete", "renew", "fail", "release", "record_start", "step", "progress", "lock_lease")
 
 
 # Every way to lose a lease, and the reason that a later write must be refused with.

@@ -47,14 +47,14 @@ _ROLES = (f"set role {NOBODY}", f"set session authorization {NOBODY}")
 
 async def hostile_sql(job: Job, n: int) -> int:
     async with job.transaction() as tx:
-        tx.connection.row_factory = dict_row
+        tx.connection.row_factory = dict_row  # type: ignore[assignment]
         await tx.execute(_HOSTILE[n % len(_HOSTILE)])
     return n
 
 
 def hostile_sql_in_thread(job: BlockingJob, n: int) -> int:
     with job.transaction() as tx:
-        tx.connection.row_factory = dict_row
+        tx.connection.row_factory = dict_row  # type: ignore[assignment]
         tx.execute(_HOSTILE[n % len(_HOSTILE)])
     return n
 

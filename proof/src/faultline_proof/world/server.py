@@ -107,6 +107,8 @@ class Server:
         self.now = now
         self._chance = chance
         self.up = True
+        #: By how much its clock was set forward.
+        self.ahead_seconds = 0.0
         #: When all sessions ended, by virtual time: in a restart, or when a standby was promoted.
         self.ended_at: list[str] = []
         self.refusal: Refusal | None = None

@@ -73,10 +73,13 @@ KINDS = {
     "connections refused": 1,
     "tables locked": 3,
     "hints that lie": 3,
+    "clock set forward": 2,
     **dict.fromkeys((*ODD_JOBS, *PARTS), 0),
     ATTEMPTS_JUDGED: 0,
 }
 DEFAULT = tuple(KINDS)
+#: By how much the clock is set: from one and a half leases on.
+_STEP_SECONDS, _STEPS_APART_SECONDS = (6.0, 20.0), 9.0
 _OF_A_HOST = frozenset({"crash", "freeze", "cut off", "slow", "loop blocked"})
 
 
@@ -96,6 +99,7 @@ class Storm:
         self._record = record
         self._chance = chance
         self._known = known
+        self._set_at = 0.0
 
     async def blow(self, kinds: Sequence[str], counts: Counter[str]) -> None:
         """Faults of these kinds. `counts` are those that took effect. Without any, the weather is fair for as long."""
@@ -122,7 +126,7 @@ class Storm:
         counts[kind] += took_effect
         return took_effect
 
-    def _fault(self, kind: str, host: SimulatedHost, seconds: float) -> Coroutine[Any, Any, bool | None]:
+    def _fault(self, kind: str, host: SimulatedHost, seconds: float) -> Coroutine[Any, Any, bool | None]:  # noqa: C901 - a line for each kind
         fault: Coroutine[Any, Any, bool | None]
         chance = self._chance
         match kind:
@@ -144,6 +148,8 @@ class Storm:
                 fault = self._lock(*chance.choice(_LOCKS), seconds * 1.5)
             case "hints that lie":
                 fault = self._lie()
+            case "clock set forward":
+                fault = self._set_forward(chance.uniform(*_STEP_SECONDS))
             case _:
                 fault = self._restart(kind, min(seconds, _RESTART_SECONDS_MAX))
         return fault
@@ -180,6 +186,16 @@ class Storm:
         self._server.unlock()
         self._record.note("server", "unlocked", f"{table}, {self._server.waited - before} waited")
         return self._server.waited > before
+
+    async def _set_forward(self, seconds: float) -> bool:
+        """The server's clock jumps: all leases have expired, and no worker has been heard. Rarely: after it nobody reaps."""
+        now = asyncio.get_running_loop().time()
+        if now < self._set_at + _STEPS_APART_SECONDS:
+            return False
+        self._set_at = now
+        self._record.note("server", "clock set forward", f"{seconds:.1f} s")
+        self._server.ahead_seconds += seconds
+        return True
 
     async def _lie(self) -> bool:
         """Anyone who can log in may notify. Running jobs are called cancelled, and the rest is noise."""

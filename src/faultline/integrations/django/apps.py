@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.models.signals import post_migrate
 
 from faultline.core.errors import FaultlineError
+from faultline.worker.threads import at_thread_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,9 @@ class FaultlineConfig(AppConfig):
     def ready(self) -> None:
         post_migrate.connect(_migrate, sender=self)
         checks.register(_check_schema, checks.Tags.database)
+        # Django would leave them open until they are collected, and a test runner could not drop its database.
+        if connections.close_all not in at_thread_end:
+            at_thread_end.append(connections.close_all)
 
 
 def _migrate(*, using: str, verbosity: int, plan: list[Any] | None = None, **_: Any) -> None:
@@ -40,7 +44,7 @@ def _migrate(*, using: str, verbosity: int, plan: list[Any] | None = None, **_: 
             raise CommandError(f"Faultline's schema was not migrated: {error}") from error
         _before_dropping(connections[using].creation, application(using).close)
         if verbosity >= 1:
-            print(f"  Faultline: applied {', '.join(migrated) or 'nothing, it is up to date'}")  # noqa: T201 - as Django does
+            print(f"  Faultline: {'migrated' if migrated else 'up to date'}")  # noqa: T201 - as Django does
 
 
 def _before_dropping(creation: Any, close: Callable[[], None]) -> None:

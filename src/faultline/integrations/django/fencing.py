@@ -16,11 +16,11 @@ from faultline.store import jsontext
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faultline.app.transaction import Transaction
+    from faultline.app.transaction import JoinedTransaction
 
 
 @contextlib.contextmanager
-def atomic(using: str = DEFAULT_DB_ALIAS) -> Iterator[Transaction]:
+def atomic(using: str = DEFAULT_DB_ALIAS) -> Iterator[JoinedTransaction]:
     """`transaction.atomic`, fenced: it commits only while the running task holds its job, and raises `StaleLease` otherwise.
 
     With `tx.complete(result)` inside it, the writes of the ORM and the completion of the job commit together: the effects
@@ -37,7 +37,7 @@ def atomic(using: str = DEFAULT_DB_ALIAS) -> Iterator[Transaction]:
         raise ConfigError(
             f"task {job.task} is async, and Django's transactions are not; make it `def`, or call a blocking task of its own"
         )
-    transaction: Transaction | None = None
+    transaction: JoinedTransaction | None = None
     try:
         with job.transaction(connections[using]) as transaction:
             yield transaction

@@ -230,9 +230,10 @@ class Exposition(Collector):
             ("groups_waiting", "Groups in which jobs wait; counted up to 1,000."): [
                 (use.queue, use.groups_waiting) for use in uses
             ],
-            ("groups_heard_age_seconds", "Seconds since all events of groups were heard; workers do it every minute."): [
-                (use.queue, use.heard_seconds_ago) for use in uses if use.heard_seconds_ago is not None
-            ],
+            (
+                "group_events_applied_age_seconds",
+                "Seconds since all events of groups were applied; workers do it every minute.",
+            ): [(use.queue, use.events_applied_seconds_ago) for use in uses if use.events_applied_seconds_ago is not None],
         }
         for (name, help_text), found in numbers.items():
             gauge = GaugeMetricFamily(f"faultline_queue_{name}", help_text, labels=["queue"])

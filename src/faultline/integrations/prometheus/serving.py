@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import start_http_server
 
-from faultline.core.errors import Unprepared
+from faultline.core.errors import SetupError
 from faultline.core.forks import keep_from_forks
 from faultline.worker.tally import NOTHING, Report, summed
 
@@ -35,7 +35,7 @@ def serve(exposition: Exposition, host: str, port: int) -> Iterator[None]:
         server, thread = start_http_server(port, host, exposition.registry)
     except OSError as error:
         advice = "choose another --metrics-host or --metrics-port"
-        raise Unprepared(f"cannot serve metrics at {host}:{port}: {error}; {advice}") from error
+        raise SetupError(f"cannot serve metrics at {host}:{port}: {error}; {advice}") from error
     keep_from_forks(server)
     try:
         yield

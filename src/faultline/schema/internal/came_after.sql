@@ -1,5 +1,5 @@
 -- What became of the jobs that a job of a graph came after, in their order, for its call of kind `after`. `failed` has those that
--- had not succeeded when it was taken: see `take`. Null: as they stand now.
+-- had not succeeded when it was taken: see `collect_outcomes`. Null: as they stand now.
 create or replace function faultline.came_after(call_id bigint, failed jsonb) returns table (
   name text,
   upstream_id uuid,

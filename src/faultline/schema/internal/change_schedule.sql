@@ -7,7 +7,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 begin
-  perform faultline.as_verb('change_schedule');
+  perform faultline.set_current_verb('change_schedule');
   update faultline.schedules s
   set spec = change_schedule.spec,
       revision = s.revision + 1,
@@ -46,6 +46,6 @@ begin
     where o.id = change_schedule.id
   ) same
   where s.id = change_schedule.id;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
 end
 $$;

@@ -12,7 +12,7 @@ begin
   if not check_name.known and faultline.is_unreadable(check_name.name, check_name.trimmed) then
     raise exception '% must not contain control characters%',
       check_name.what, case when check_name.trimmed then ', or begin or end with white space' else '' end
-      using errcode = 'FL005', hint = 'characters that turn the direction of text count as such';
+      using errcode = 'FL005', hint = 'this includes characters that change the direction of text (bidi)';
   end if;
 end
 $$;

@@ -32,6 +32,8 @@ begin
       when given ? 'tz' and not given ? 'cron' then 'only a cron line has a time zone'
       when given ? 'tz' and (jsonb_typeof(given -> 'tz') <> 'string' or length(given ->> 'tz') not between 1 and 100)
         then 'its time zone is no name of one'
+      when given ->> 'tz' ~* '^(localtime|posixrules|factory)$|^(/|posix/|right/)'
+        then 'its time zone is whatever each host says; use a name such as Europe/Berlin or UTC'
       -- Those who compute ticks read numbers as numbers, and moments as ISO 8601 has them.
       when exists (
         select from unnest(array['every', 'catch_up_seconds', 'jitter_seconds']) as n (name)

@@ -39,7 +39,7 @@ begin
   loop
     -- Who claims itself wakes nobody.
     exit when current_setting('faultline.notify', true) = 'off';
-    perform faultline.wake_hungry(one.queue, one.shard, one.group_keys);
+    perform faultline.wake_for_free_permit(one.queue, one.shard, one.group_keys);
   end loop;
 end
 $$;

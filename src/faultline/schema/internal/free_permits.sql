@@ -36,7 +36,7 @@ begin
       case when freed_group > 0 then array[old.group_key] end, case when freed_group > 0 then array[freed_group] end
     union all
     select old.queue, at_shard, freed, 0, null, null where at_home <> at_shard and freed > 0;
-    perform faultline.wake_hungry(old.queue, at_shard, case when freed_group > 0 then array[old.group_key] end);
+    perform faultline.wake_for_free_permit(old.queue, at_shard, case when freed_group > 0 then array[old.group_key] end);
   end if;
   return new;
 end

@@ -24,7 +24,7 @@ begin
   update faultline.queues q set limited = true, shards = number
   where q.name = limit_queue.queue and (not q.limited or q.shards <> number);
   -- A bucket that was never used is full: one that comes later is empty.
-  insert into faultline.shards (queue, shard, epoch, tokens, refilled_at)
+  insert into faultline.shards (queue, shard, changed_second, tokens, refilled_at)
   select
     limit_queue.queue, n, extract(epoch from faultline.clock()), case when was then 0 end, case when was then faultline.clock() end
   from generate_series(0, number - 1) n
@@ -34,7 +34,9 @@ begin
   then
     perform faultline.reshard(limit_queue.queue, number);
   elsif not was then
-    perform faultline.mark_running(limit_queue.queue);
+    perform faultline.permit_running_jobs(limit_queue.queue);
+    -- All at once: what is enqueued after this stands in its group, and must not overtake what was enqueued before.
+    perform faultline.move_due_jobs_into_groups(limit_queue.queue, number, faultline.clock(), 2147483647);
   end if;
 end
 $$;

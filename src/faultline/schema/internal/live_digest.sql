@@ -6,6 +6,6 @@ language sql volatile
 as $$
   select exists (
     select from faultline.workers w
-    where live_digest.digest = any (w.schedules) and w.beat_at > faultline.clock() - interval '15 seconds'
+    where live_digest.digest = any (w.schedules) and w.heartbeat_at > faultline.clock() - interval '15 seconds'
   );
 $$;

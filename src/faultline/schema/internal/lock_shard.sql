@@ -17,7 +17,7 @@ begin
     select s.* into found_row
     from faultline.shards s
     where s.queue = lock_shard.queue and s.shard = wanted
-    order by s.epoch desc
+    order by s.changed_second desc
     limit 1
     for update skip locked;
     if found then
@@ -32,7 +32,7 @@ begin
     select s.* into found_row
     from faultline.shards s
     where s.queue = lock_shard.queue and s.shard = lock_shard.first % lock_shard.shards
-    order by s.epoch desc
+    order by s.changed_second desc
     limit 1
     for update;
     perform set_config('lock_timeout', patience, true);

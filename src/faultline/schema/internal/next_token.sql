@@ -16,7 +16,7 @@ begin
   into tokens
   from faultline.shards s
   where s.queue = next_token.queue and s.shard = number
-  order by s.epoch desc
+  order by s.changed_second desc
   limit 1;
   return case when tokens < 1 then at + make_interval(secs => (1 - tokens) / rate) end;
 end

@@ -1,5 +1,5 @@
--- Whether nothing is set for a budget, and no worker that is alive has it in its code. While there is no worker, or one that does
--- not say what it has (it has just started, or is of an older build), its code may have it.
+-- Whether nothing is set for a budget, and no worker that is alive has it in its code. While there is no worker, or one that has
+-- just started and not said what it has, its code may have it.
 create or replace function faultline.orphaned_budget(budget text) returns boolean
 language sql volatile
 as $$
@@ -7,6 +7,6 @@ as $$
     and coalesce((
       select bool_and(coalesce(orphaned_budget.budget <> all (w.budgets), false))
       from faultline.workers w
-      where w.beat_at > faultline.clock() - interval '15 seconds'
+      where w.heartbeat_at > faultline.clock() - interval '15 seconds'
     ), false);
 $$;

@@ -27,6 +27,7 @@ as $$
     -- Before the values that an invalid job may not have.
     case
       when coalesce(length(j.task), 0) not between 1 and 200
+        or not faultline.is_time_ordered(j.id)
         or length(j.queue) not between 1 and 100
         or faultline.is_unreadable(j.queue, trimmed => true)
         or json_typeof(j.args) not in ('object', 'null')

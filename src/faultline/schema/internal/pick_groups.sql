@@ -1,8 +1,9 @@
--- Due jobs of groups, by turns: the group that holds least for its weight first, then the one whose turn is earliest.
--- Before: the caller holds the shard's lock. After: the groups have their new turns, tokens and permits, for the jobs whose
--- ctids are returned, locked. Up to 1,000 groups are served in one statement, each with what it would get one by one.
+-- Due jobs of groups, in the order of fair queueing: the group that holds least for its weight first, then the one with the
+-- least virtual time. Before: the caller holds the shard's lock. After: the groups have their new virtual times, tokens and
+-- permits, for the jobs whose ctids are returned, locked. Up to 1,000 groups are served in one statement, each with what it
+-- would get one by one.
 create or replace function faultline.pick_groups(
-  inout shard faultline.shards, flows boolean, due timestamptz, most integer, out ctids tid[]
+  inout shard faultline.shards, due timestamptz, most integer, out ctids tid[]
 )
 language plpgsql volatile
 as $$
@@ -24,28 +25,28 @@ declare
   served record;
 begin
   ctids := '{}';
-  for round in 1..50 loop
+  for round in 1..20 loop
     exit when remaining <= 0;
     with listed as materialized (
       select
         g.*, l.rate, l.weight, l.cap, t.tokens_now,
         greatest(0, least(l.cap - g.holding, coalesce(floor(t.tokens_now), remaining), remaining))::integer as room
       from (
-        -- Those that hold nothing are read from the shard's turn on: none of them stands before it but dead entries, which
-        -- nobody can remove while a session holds an old snapshot.
+        -- Those that hold nothing are read from the shard's virtual time on: none of them stands before it but dead entries,
+        -- which nobody can remove while a session holds an old snapshot.
         (
-          select g.ctid as row_id, g.group_key, g.holding, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+          select g.ctid as row_id, g.group_key, g.holding, g.virtual_time, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
           from faultline.groups g
-          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load = 0 and g.turn >= shard.turn
-          order by g.turn, g.group_key
+          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.holding_per_weight = 0 and g.virtual_time >= shard.virtual_time
+          order by g.virtual_time, g.group_key
           limit least(remaining, 1000)
         )
         union all
         (
-          select g.ctid as row_id, g.group_key, g.holding, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+          select g.ctid as row_id, g.group_key, g.holding, g.virtual_time, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
           from faultline.groups g
-          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load > 0
-          order by g.load, g.turn, g.group_key
+          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.holding_per_weight > 0
+          order by g.holding_per_weight, g.virtual_time, g.group_key
           limit least(remaining, 1000)
         )
         limit least(remaining, 1000)
@@ -81,7 +82,7 @@ begin
       union all
       -- One by one, as if each grant were a claim of its own; more than twice its part nobody gets in one round. Of each group
       -- its last one is kept, which says how many: a join with the groups would compare all with all.
-      select s.row_id, s.group_key, s.holding, s.turn, s.tokens, s.refilled_at, s.head_priority, s.head_at, s.head_id,
+      select s.row_id, s.group_key, s.holding, s.virtual_time, s.tokens, s.refilled_at, s.head_priority, s.head_at, s.head_id,
         s.rate, s.weight, s.cap, s.tokens_now, s.room, s.want
       from (
         select s.*, count(*) over (partition by s.group_key)::integer as want
@@ -92,7 +93,7 @@ begin
             1, least(l.room, 2 + ceil(2 * remaining * l.weight / (select k.weights from known k))::integer)
           ) as n (nth)
           where not (select k.one_each from known k)
-          order by (l.holding + n.nth - 1) / l.weight, l.turn + (n.nth - 1) / l.weight, l.group_key
+          order by (l.holding + n.nth - 1) / l.weight, l.virtual_time + (n.nth - 1) / l.weight, l.group_key
           limit remaining
         ) s
       ) s
@@ -104,8 +105,9 @@ begin
     -- First seen, then locked: a row that somebody has locked must not be forgotten by moving the group's head past it.
     seen as materialized (
       select
-        a.row_id, a.group_key, a.holding, a.turn, a.refilled_at, a.rate, a.weight, a.cap, a.tokens_now, a.want,
-        a.head_priority, a.head_at, a.head_id, j.ctids[:a.want] as ctids, coalesce(least(j.seen, a.want), 0) as taken, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
+        a.row_id, a.group_key, a.holding, a.virtual_time, a.refilled_at, a.rate, a.weight, a.cap, a.tokens_now, a.want,
+        a.head_priority, a.head_at, a.head_id, j.ctids[:a.want] as ctids, coalesce(least(j.seen, a.want), 0) as taken, j.seen,
+        j.last_priority, j.last_at, j.last_id
       from shares a
       left join lateral (
         select
@@ -122,29 +124,12 @@ begin
             and r.in_group
             -- Not from it on: what an earlier round has picked is still in its group.
             and (r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)
-            -- Jobs of flows are passed over, and the head stays before them.
-            and (pick_groups.flows or r.flow_id is null and r.ctid <> all (pick_groups.ctids))
             and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
           order by r.priority, r.group_at, r.id
           -- One more, to know whether the group is empty now.
           limit a.want + 1
         ) x
       ) j on true
-      -- With those that were passed over.
-      left join lateral (
-        select count(*)::integer as waiting
-        from (
-          select from faultline.open_jobs r
-          where r.queue = shard.queue and r.group_key = a.group_key and r.in_group
-            and (r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)
-            and r.ctid <> all (pick_groups.ctids)
-            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
-          order by r.priority, r.group_at, r.id
-          limit a.want + 1
-        ) x
-        where not pick_groups.flows and a.want > 0
-        having not pick_groups.flows
-      ) w on true
     ),
     locked as materialized (
       select r.ctid
@@ -161,10 +146,9 @@ begin
     ),
     judged as materialized (
       select
-        s.row_id, s.turn, s.refilled_at, s.rate, s.weight, s.cap, s.taken, s.last_priority, s.last_at, s.last_id,
+        s.row_id, s.virtual_time, s.refilled_at, s.rate, s.weight, s.cap, s.taken, s.last_priority, s.last_at, s.last_id,
         f.are_first, b.ctids, c.jobs, s.holding + c.jobs as holding_now, s.tokens_now - c.jobs as tokens_left,
-        s.want = 0 or not f.are_first or coalesce(s.waiting, s.seen) > s.taken as has_more,
-        not f.are_first or s.taken < s.want and s.waiting > s.taken as is_barred
+        s.want = 0 or not f.are_first or s.seen > s.taken as has_more
       from seen s
       cross join claimed g
       cross join lateral (
@@ -181,9 +165,8 @@ begin
           when f.are_first then s.ctids
           -- Nothing lies behind them.
           when s.seen <= s.taken then array(select p.ctid from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
-          else faultline.pick_behind(
-            shard.queue, s.group_key, s.head_priority, s.head_at, s.head_id, pick_groups.flows, pick_groups.due, s.taken,
-            pick_groups.ctids
+          else faultline.pick_past_locked_head(
+            shard.queue, s.group_key, s.head_priority, s.head_at, s.head_id, pick_groups.due, s.taken
           )
         end as ctids
         offset 0
@@ -192,23 +175,23 @@ begin
     ),
     changed as (
       update faultline.groups g
-      set epoch = greatest(g.epoch, second),
+      set changed_second = greatest(g.changed_second, second),
           holding = j.holding_now,
-          load = j.holding_now / j.weight,
-          turn = j.turn + j.jobs / j.weight,
+          holding_per_weight = j.holding_now / j.weight,
+          virtual_time = j.virtual_time + j.jobs / j.weight,
           tokens = j.tokens_left,
           refilled_at = case when j.rate is not null then faultline.refill_moment(j.refilled_at, pick_groups.due) end,
-          more = j.has_more,
-          ready = j.has_more and j.holding_now < j.cap and j.is_barred is not true and (j.tokens_left < 1) is not true,
+          has_waiting = j.has_more,
+          ready = j.has_more and j.holding_now < j.cap and j.are_first and (j.tokens_left < 1) is not true,
           not_before = case
             when not j.has_more then null
             when j.tokens_left < 1 then pick_groups.due + make_interval(secs => (1 - j.tokens_left) / j.rate)
-            -- Somebody has locked what is there, or this caller may not have it: look again a little later.
-            when j.is_barred then pick_groups.due + interval '100 milliseconds'
+            -- Somebody has locked what is there: look again a little later.
+            when not j.are_first then pick_groups.due + interval '100 milliseconds'
           end,
-          head_priority = case when j.are_first and pick_groups.flows then coalesce(j.last_priority, g.head_priority) else g.head_priority end,
-          head_at = case when j.are_first and pick_groups.flows then coalesce(j.last_at, g.head_at) else g.head_at end,
-          head_id = case when j.are_first and pick_groups.flows then coalesce(j.last_id, g.head_id) else g.head_id end
+          head_priority = case when j.are_first then coalesce(j.last_priority, g.head_priority) else g.head_priority end,
+          head_at = case when j.are_first then coalesce(j.last_at, g.head_at) else g.head_at end,
+          head_id = case when j.are_first then coalesce(j.last_id, g.head_id) else g.head_id end
       from judged j
       where g.ctid = j.row_id
     )
@@ -218,15 +201,19 @@ begin
         when (select g.are_all from claimed g) then (select g.ctids from claimed g)
         else array(select unnest(j.ctids) from judged j)
       end as ctids,
-      min(j.turn) filter (where j.jobs > 0) as turn
+      min(j.virtual_time) filter (where j.jobs > 0) as virtual_time
     into served
     from judged j;
     exit when served.groups = 0;
     ctids := ctids || served.ctids;
     remaining := remaining - cardinality(served.ctids);
-    shard.turn := greatest(shard.turn, served.turn);
+    shard.virtual_time := greatest(shard.virtual_time, served.virtual_time);
     -- Who comes in after this grant stands behind who came in before it.
-    shard.entry := greatest(shard.entry, shard.turn) + cardinality(served.ctids) * 1e-6;
+    shard.arrival_virtual_time := greatest(shard.arrival_virtual_time, shard.virtual_time) + cardinality(served.ctids) * 1e-6;
+    if served.ctids = '{}' then
+      perform faultline.clear_gone(shard, due);
+    end if;
+    shard.unfinished := shard.unfinished or round = 20;
   end loop;
 end
 $$;

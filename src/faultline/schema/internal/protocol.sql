@@ -6,5 +6,5 @@
 create or replace function faultline.protocol(out version integer, out serves_from integer)
 language sql immutable parallel safe
 as $$
-  select 2, 1
+  select 1, 1
 $$;

@@ -24,17 +24,17 @@ begin
     if json_typeof(document) is distinct from 'array' then
       raise exception 'jobs must be a JSON array of objects' using errcode = 'FL005';
     end if;
-    select j.place, k.name into job
-    from json_array_elements(document) with ordinality as j (value, place)
+    select j.ordinal, k.name into job
+    from json_array_elements(document) with ordinality as j (value, ordinal)
     left join json_each(case json_typeof(j.value) when 'object' then j.value else '{}' end) as k (name, value) on true
     where json_typeof(j.value) <> 'object' or k.name <> all (fields)
       -- As text, 5 and 5.0 would be two names, and a list one that nobody has given.
       or k.name = any (texts) and json_typeof(k.value) not in ('string', 'null')
-    order by j.place
+    order by j.ordinal
     limit 1;
     if found then
       perform faultline.reject_job(
-        document, job.place, read_jobs.args_bytes_max, case
+        document, job.ordinal, read_jobs.args_bytes_max, case
           when job.name = any (texts) then format('its %s is not text', job.name)
           else 'no job has a field ' || to_json(job.name)
         end
@@ -49,7 +49,7 @@ begin
       get stacked diagnostics detail = pg_exception_detail;
       problem := 'the jobs are refused: ' || concat_ws('. ', sqlerrm, nullif(detail, ''));
   end;
-  for job in select j.value, j.place from json_array_elements(document) with ordinality as j (value, place) loop
+  for job in select j.value, j.ordinal from json_array_elements(document) with ordinality as j (value, ordinal) loop
     begin
       perform job.value::jsonb, count(p.task), max(p.next_run_at)
       from faultline.parse_new_jobs(json_build_array(job.value), read_jobs.at, read_jobs.args_bytes_max) p;
@@ -63,7 +63,7 @@ begin
   end loop;
   if wrong is not null then
     problem := format(
-      'job %s of %s is refused: %s', job.place, json_array_length(document), concat(faultline.unreadable_field(wrong), problem)
+      'job %s of %s is refused: %s', job.ordinal, json_array_length(document), concat(faultline.unreadable_field(wrong), problem)
     );
   end if;
   raise exception '%', problem using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';

@@ -1,6 +1,7 @@
--- Count the permits of a queue anew: from the jobs that hold them, and what was given back and is not heard of yet. One
--- statement, so one snapshot. Before: the caller holds all its shards. Returns how many counts were wrong.
-create or replace function faultline.recount_queue(queue text) returns integer
+-- Count the permits of a queue anew: from the jobs that hold them, and what was given back in events that are not applied
+-- yet. One statement, so one snapshot. Before: the caller holds all its shards. Returns how many counts were wrong.
+-- `divided`: the number of shards was changed, so what each of them holds is only divided anew.
+create or replace function faultline.recount_queue(queue text, divided boolean default false) returns integer
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
 set jit = off
@@ -10,7 +11,7 @@ declare
   number constant integer := (select q.shards from faultline.queues q where q.name = recount_queue.queue);
   wrong integer;
 begin
-  perform faultline.mark_running(recount_queue.queue);
+  perform faultline.permit_running_jobs(recount_queue.queue);
   with permits as materialized (
     select (j.counted >> 2) % number as shard, j.group_key, j.counted
     from faultline.open_jobs j
@@ -23,7 +24,7 @@ begin
       and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
   ),
   events as materialized (
-    -- Those of shards that are gone are heard by others: see move_strays.
+    -- Those of shards that are gone are applied by others: see rewrite_events_of_old_shards.
     select e.shard % number as shard, e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = recount_queue.queue
   ),
   of_shards as (
@@ -55,17 +56,17 @@ begin
   ),
   changed as (
     update faultline.groups g
-    set holding = greatest(0, o.holding), load = greatest(0, o.holding) / faultline.weight_of(faultline.group_limit(g.queue, g.group_key)),
-        ready = g.more and g.not_before is null,
-        turn = greatest(
-          g.turn, (select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)
+    set holding = greatest(0, o.holding), holding_per_weight = greatest(0, o.holding) / faultline.weight_of(faultline.group_limit(g.queue, g.group_key)),
+        ready = g.has_waiting and g.not_before is null,
+        virtual_time = greatest(
+          g.virtual_time, (select s.arrival_virtual_time from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.changed_second desc limit 1)
         )
     from of_groups o
     where g.queue = recount_queue.queue and g.group_key = o.group_key and g.holding <> greatest(0, o.holding)
     returning g.group_key, g.holding
   ),
   made as (
-    insert into faultline.groups (group_key, queue, epoch, shard, holding, load)
+    insert into faultline.groups (group_key, queue, changed_second, shard, holding, holding_per_weight)
     select o.group_key, recount_queue.queue, extract(epoch from faultline.clock()), faultline.shard_of(o.group_key, number), o.holding,
       o.holding
     from of_groups o
@@ -87,6 +88,7 @@ begin
       faultline.clock(), 'permits_recounted',
       jsonb_build_object('queue', recount_queue.queue, 'group', w.group_key, 'is', w.holding)
     from all_wrong w
+    where w.group_key is not null or not recount_queue.divided
     limit 100
   )
   select count(*) into wrong from all_wrong;

@@ -15,7 +15,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   return query
     with leases as (
       select * from unnest(refuse.job_ids, refuse.tokens, refuse.owners) with ordinality as l (job_id, token, owner, position)
@@ -30,7 +30,7 @@ begin
         except
         select l.job_id, l.token, l.owner from leases l where l.position = any (refuse.done)
       ) l
-      cross join lateral faultline.judge(l.job_id, l.token, l.owner) v
+      cross join lateral faultline.lease_status(l.job_id, l.token, l.owner) v
       where not (
         refuse.verb in ('complete', 'renew')
         and exists (

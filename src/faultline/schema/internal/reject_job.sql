@@ -1,8 +1,8 @@
 -- Raise FL005 for one invalid job of a submission: which one, and why. Never returns.
--- `place` is its position in the submission, `otherwise` the problem if no other is found.
+-- `ordinal` is its position in the submission, `otherwise` the problem if no other is found.
 create or replace function faultline.reject_job(
   jobs json,
-  place bigint,
+  ordinal bigint,
   args_bytes_max integer,
   otherwise text default null,
   at timestamptz default faultline.clock()
@@ -10,7 +10,7 @@ create or replace function faultline.reject_job(
 language plpgsql volatile
 as $$
 declare
-  job constant json := jobs -> (place::integer - 1);
+  job constant json := jobs -> (ordinal::integer - 1);
   task constant text := job ->> 'task';
   problem constant text := case
     when json_typeof(job) is distinct from 'object' then 'it is not a JSON object'
@@ -39,6 +39,7 @@ declare
     when faultline.is_unreadable(job ->> 'group') then 'its group contains control characters'
     when job ->> 'run_at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its run_at is not a time with a time zone'
     when otherwise is not null then otherwise
+    when not faultline.is_time_ordered((job ->> 'id')::uuid) then 'its id is not a UUID of version 7'
     when job ->> 'run_at' is not null and (job ->> 'run_at')::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
       then 'its run_at is outside the years 1970 to 9998'
     else coalesce(
@@ -53,7 +54,7 @@ declare
     )
   end;
 begin
-  raise exception 'job % of % (task %) is refused: %', place, json_array_length(jobs), coalesce(task, 'without name'), problem
+  raise exception 'job % of % (task %) is refused: %', ordinal, json_array_length(jobs), coalesce(task, 'without name'), problem
     using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
 end
 $$;

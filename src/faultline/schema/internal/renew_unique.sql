@@ -61,7 +61,7 @@ begin
       or j.expires_at is not null and (renew_unique.expires_at is null or renew_unique.expires_at > j.expires_at)
     );
   if was.expires_at is not null and was.in_group then
-    perform faultline.enter_groups(array[renew_unique.job_id]);
+    perform faultline.insert_arrival_events(array[renew_unique.job_id]);
   end if;
   if replaces and renew_unique.new_id <> renew_unique.job_id then
     insert into faultline.journal (at, job_id, event, fencing_token, detail)

@@ -14,7 +14,7 @@ begin
     update faultline.settings s
     set server_run = run,
         -- All heartbeats so far are of earlier runs, even if the clock of that server was ahead.
-        server_run_noticed_at = greatest(faultline.clock(), (select max(w.beat_at) from faultline.workers w))
+        server_run_noticed_at = greatest(faultline.clock(), (select max(w.heartbeat_at) from faultline.workers w))
     where s.ctid = any (array(select t.ctid from faultline.settings t for update skip locked))
     returning s.server_run_noticed_at into noticed_at;
   end if;

@@ -8,18 +8,19 @@ begin
     return;
   end if;
   update faultline.shards s
-  set epoch = greatest(s.epoch, extract(epoch from due)::bigint),
+  set changed_second = greatest(s.changed_second, extract(epoch from due)::bigint),
       holding = is_now.holding,
       lent = is_now.lent,
       tokens = is_now.tokens,
       refilled_at = is_now.refilled_at,
-      hungry = is_now.hungry,
+      has_unmet_demand = is_now.has_unmet_demand,
+      unfinished = is_now.unfinished,
       seen_to = is_now.seen_to,
       seen_open = is_now.seen_open,
-      heard_all_at = is_now.heard_all_at,
+      all_events_applied_at = is_now.all_events_applied_at,
       cluster = is_now.cluster,
-      turn = is_now.turn,
-      entry = is_now.entry
-  where s.queue = was.queue and s.shard = was.shard and s.epoch = was.epoch;
+      virtual_time = is_now.virtual_time,
+      arrival_virtual_time = is_now.arrival_virtual_time
+  where s.queue = was.queue and s.shard = was.shard and s.changed_second = was.changed_second;
 end
 $$;

@@ -27,7 +27,7 @@ begin
     cross join lateral (
       select o.id, o.fencing_token, o.flow_id, o.expires_at, coalesce(o.group_at, o.next_run_at) as due
       from faultline.open_jobs o
-      -- Said so that no index of queued jobs fits, as in place_unique.
+      -- Said so that no index of queued jobs fits, as in insert_unique_jobs.
       where o.id = k.job_id and o.id <> j.id and coalesce(o.state, '') = 'queued'
       for update skip locked
     ) o
@@ -36,7 +36,7 @@ begin
       and j.call_id is null
       and j.watched is not true
       and o.due <= greatest(j.next_run_at, faultline.clock())
-      and faultline.starts_anew(o.id, o.fencing_token, o.flow_id, o.expires_at, faultline.clock())
+      and faultline.will_run_from_start(o.id, o.fencing_token, o.flow_id, o.expires_at, faultline.clock())
   ),
   relied_on as (
     update faultline.open_jobs o
@@ -62,7 +62,7 @@ begin
   )
   select array_agg(r.id) into renewed from relied_on r;
   if renewed is not null then
-    perform faultline.enter_groups(renewed);
+    perform faultline.insert_arrival_events(renewed);
     perform faultline.wake_for(renewed);
   end if;
 end

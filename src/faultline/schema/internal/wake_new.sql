@@ -19,7 +19,7 @@ begin
       served.name,
       case when wake_new.lowest_run_at = wake_new.at and not late and wake_new.jobs <= 20 then
         (array_agg(w.id order by random()) filter (
-          where w.beat_at > wake_new.at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
+          where w.heartbeat_at > wake_new.at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
         ))[:wake_new.jobs + 2]
       end as chosen
     from faultline.workers w cross join unnest(w.queues) as served (name)

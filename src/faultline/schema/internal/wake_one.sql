@@ -9,7 +9,7 @@ begin
   select w.id into sleeper
   from faultline.workers w
   where wake_one.queue = any (w.sleeping) and w.id <> wake_one.but_not
-    and w.beat_at > faultline.clock() - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
+    and w.heartbeat_at > faultline.clock() - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
   order by random()
   limit 1;
   if not found then

@@ -9,6 +9,7 @@ as $$
 #variable_conflict use_column
 declare
   child record;
+  saga text;
   call record;
   parent record;
 begin
@@ -28,7 +29,10 @@ begin
       else format('job %s belongs to a flow that is being deleted, since its retention time is over', child.id)
     end;
     return;
-  elsif child.call_id is null then
+  end if;
+  saga := faultline.undone_saga(child.id);
+  if child.call_id is null then
+    reason := case when saga is not null then format('job %s cannot be retried: the saga of call %s was undone; fork it before call %s', child.id, saga, saga) end;
     return;
   end if;
   select c.job_id, c.ended_at into call from faultline.calls c where c.id = child.call_id for share skip locked;
@@ -43,9 +47,11 @@ begin
   reason := case
     when not found then format('job %s is a child of job %s, which has ended; enqueue a new job', child.id, call.job_id)
     when parent.state in ('failed', 'cancelled') then
-      format('job %s is a child of job %s, which is %s; retry that job instead', child.id, call.job_id, parent.state)
+      format('job %s is a child of job %s, which is %s; retry that job instead: what has succeeded is kept', child.id, call.job_id, parent.state)
     when call.ended_at is not null then
       format('job %s is a child of job %s, which has gone on; fork that job instead', child.id, call.job_id)
+    when saga is not null then
+      format('job %s cannot be retried: the saga of call %s was undone; fork it before call %s', child.id, saga, saga)
   end;
 end
 $$;

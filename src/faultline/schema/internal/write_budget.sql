@@ -2,7 +2,7 @@
 -- person. What is in it stays, up to the
 -- new burst. If more may be taken than before, the jobs that wait ask again at once: by the moments that the old rate gave them
 -- they would wait for too long. Those that were told to wait and still run see it when they give their lease back: see
--- was_raised. Returns whether anything changed; if so, the journal says what.
+-- budget_raised_since_asked. Returns whether anything changed; if so, the journal says what.
 create or replace function faultline.write_budget(budget text, declared jsonb, override jsonb, signed jsonb) returns boolean
 language plpgsql volatile
 as $$
@@ -52,8 +52,8 @@ begin
   if faultline.rate_of(wanted) > faultline.rate_of(was.effective)
     or (wanted ->> 'burst')::double precision > (was.effective ->> 'burst')::double precision
   then
-    update faultline.budgets b set line_until = at, next_job = null, raised_at = at where b.name = write_budget.budget;
-    perform faultline.wake_takers(write_budget.budget);
+    update faultline.budgets b set reserved_until = at, next_job = null, raised_at = at where b.name = write_budget.budget;
+    perform faultline.wake_budget_waiters(write_budget.budget);
   end if;
   return true;
 end

@@ -41,7 +41,7 @@ begin
   );
   -- What the queue as a whole may do is asked by each claim, and stored with no group.
   if write_limit.group_key <> '' then
-    perform faultline.ease_groups(write_limit.queue, write_limit.group_key, coalesce(was.effective, '{}'));
+    perform faultline.recheck_groups(write_limit.queue, write_limit.group_key, coalesce(was.effective, '{}'));
   end if;
   perform faultline.wake(write_limit.queue, -32768, '1970-01-01 00:00:00+00');
   return true;

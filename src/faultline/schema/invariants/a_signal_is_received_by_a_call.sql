@@ -1,5 +1,5 @@
 -- A received signal was received by a call of its job that has ended, and no call received two.
--- Not those with a token before the number: their calls are no history any more, by start_again or retry.
+-- Not those with a token before the number: their calls are no history any more, by continue_as_new or retry.
 select s.job_id, s.name, s.received_by, count(*) as signals
 from faultline.signals s
 where s.received_by is not null and strpos(s.received_by, '/') = 0

@@ -1,4 +1,4 @@
--- What a shard and a group hold, less what was given back and not heard of yet, is what the rows of jobs say.
+-- What a shard and a group hold, less what was given back in events that are not applied yet, is what the rows of jobs say.
 with shards as (
   select s.queue, s.shard, s.holding, q.shards as number
   from faultline.shards s

@@ -22,7 +22,6 @@ from (values
   ('unique_keys.forgotten_by_prune'), ('unique_keys.never_emptied'),
   ('schedules.position_grows of next_at'), ('schedules.removed_by_a_verb'), ('schedules.never_emptied'),
   ('ticks.recorded_by_a_verb'), ('ticks.never_rewritten'), ('ticks.forgotten_by_prune'), ('ticks.never_emptied'),
-  ('migrations.never_taken_back'),
   ('state.known_state'), ('token.token_not_negative'),
   ('open_jobs.running_means_leased'), ('open_jobs.finished_means_ended'), ('open_jobs.attempts_in_bounds'),
   ('open_jobs.running_means_token'),

@@ -240,7 +240,7 @@ where r.rolname = any (%s) and r.oid <> g.owner and not case
   when g.kind = 'schema' then g.privilege = 'usage'
   when g.kind = 'function' then (r.rolname, g.name) in (select * from unnest(%s::text[], %s::text[]))
   else g.privilege = 'select' and (
-    g.name in ('jobs', 'migrations', 'settings') or r.rolname in ('faultline_viewer', 'faultline_operator')
+    g.name in ('jobs', 'settings') or r.rolname in ('faultline_viewer', 'faultline_operator')
     and (g.name in ('open_jobs', 'ledger', 'journal', 'steps', 'keys', 'workers', 'queues', 'tallies', 'samples', 'sampling',
         'flows', 'calls', 'edges', 'signals', 'nudges', 'sweeps', 'streams', 'subscriptions',
         'unique_keys', 'limits', 'shards', 'groups', 'group_events', 'budgets',

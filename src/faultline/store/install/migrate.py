@@ -67,11 +67,6 @@ _VIEWS = ("new_jobs", "jobs")
 _ALTERED = re.compile(r"alter table faultline\.(\w+)")
 _GUARDED = re.compile(r"^(?:before|after) .* on faultline\.(\w+)", re.MULTILINE)
 
-#: The last build before `faultline.protocol()` expects exactly these rows in `faultline.migrations`. With them it goes on
-#: working, and its own `migrate` finds nothing to do.
-_FIRST_BUILDS_NUMBERS = (1, 2)
-_FIRST_BUILDS_DEFINITIONS = "227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829"
-
 _UNVALIDATED = (
     "select conrelid::regclass::text, quote_ident(conname) from pg_constraint"
     " where connamespace = 'faultline'::regnamespace and conrelid <> 0 and not convalidated and contype = 'c' order by 1, 2"
@@ -148,7 +143,7 @@ def recover(
 
 
 def version_of(connection: psycopg.Connection) -> Protocol | None:
-    """The version of the database's definitions. None: there are none, or a build from before versions made them."""
+    """The version of the database's definitions. None: there are none."""
     with connection.transaction():
         row = connection.execute("select to_regprocedure('faultline.protocol()') is not null").fetchone()
         if row is None or not row[0]:
@@ -180,13 +175,19 @@ def missing(error: psycopg.Error) -> SchemaMissing | None:
     return None
 
 
-def check_files(known: dict[int, str]) -> None:
+def check_files(known: dict[int, tuple[str, str]]) -> None:
     """Raise if a numbered file was applied with another text than this build's. Unknown numbers are of newer builds."""
-    ours = {migration.number: migration for migration in numbered()}
-    for number, checksum in known.items():
-        if number in ours and ours[number].checksum != checksum:
+    for ours in numbered():
+        name, checksum = known.get(ours.number, (ours.name, ours.checksum))
+        if name != ours.name:
             raise SchemaAltered(
-                f"schema {number} ({ours[number].name}) was applied to this database with another text than in this build; "
+                f"a build that this one does not follow has made this database: its schema {ours.number} is {name}, "
+                f"not {ours.name}; use the build that made it or, if its jobs are not needed, run "
+                "`drop schema faultline cascade`, then: faultline migrate"
+            )
+        if checksum != ours.checksum:
+            raise SchemaAltered(
+                f"schema {ours.number} ({name}) was applied to this database with another text than in this build; "
                 "use the build that applied it, or restore the file: applied migrations are never edited"
             )
 
@@ -206,21 +207,29 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
     with connection.transaction():
         _lock_and_set(connection, wait_seconds)
         _refuse_strangers(connection)
+        known = _records(connection)
+        # First: the version of another line of builds means nothing.
+        check_files(known)
         if _is_newer(version_of(connection)):
             return applied
         connection.execute(BOOK)
-        known: dict[int, str] = dict(connection.execute("select number, checksum from faultline.schema_files").fetchall())
-        check_files(known)
         new = [migration for migration in numbered() if migration.number not in known]
         _lock_tables(connection, _altered(new), "access exclusive")
         applied += [_apply_file(connection, migration) for migration in new]
         if applied or _fingerprint_of(connection) != fingerprint() or _damage(connection):
             replace_definitions(connection, lambda: _lock_tables(connection, _guarded(), "share row exclusive"))
             connection.execute(f"comment on function faultline.protocol() is 'definitions {fingerprint()}'".encode())
-            _write_for_first_builds(connection)
             applied.append(definitions().name)
         applied += _count_on(connection)
     return applied
+
+
+def _records(connection: psycopg.Connection) -> dict[int, tuple[str, str]]:
+    """Number → name and checksum of each numbered file that was applied."""
+    if connection.execute("select to_regclass('faultline.schema_files')").fetchone() == (None,):
+        return {}
+    found = connection.execute("select number, name, checksum from faultline.schema_files").fetchall()
+    return {number: (name, checksum) for number, name, checksum in found}
 
 
 def _altered(files: Sequence[Migration]) -> set[str]:
@@ -362,7 +371,7 @@ def _refuse_strangers(connection: psycopg.Connection) -> None:
     """Raise if another login created the schema: its triggers would run with our rights, or it is another program's."""
     row = connection.execute(
         "select pg_get_userbyid(n.nspowner), current_user,"
-        " (select pg_get_userbyid(c.relowner) from pg_class c where c.relnamespace = n.oid and c.relname = 'migrations'),"
+        " (select pg_get_userbyid(c.relowner) from pg_class c where c.relnamespace = n.oid and c.relname = 'schema_files'),"
         " exists (select from pg_class c where c.relnamespace = n.oid)"
         " or exists (select from pg_proc p where p.pronamespace = n.oid)"
         " from pg_namespace n where n.nspname = 'faultline'"
@@ -370,21 +379,11 @@ def _refuse_strangers(connection: psycopg.Connection) -> None:
     if row is None:
         return
     owner, we, book_owner, in_use = row
-    if owner != we or book_owner not in (None, we):
+    if owner != we:
         raise SchemaError(
             f"the schema faultline belongs to {owner}, but this login is {we}; run as {owner}: faultline migrate"
         )
+    if book_owner not in (None, we):
+        raise PermissionDenied(f"must be owner of table schema_files; {_right_to_migrate(connection)}")
     if in_use and book_owner is None:
         raise SchemaError("the schema faultline was not created by Faultline; rename it, or use another database")
-
-
-def _write_for_first_builds(connection: psycopg.Connection) -> None:
-    rows = [(m.number, m.name, m.checksum) for m in numbered() if m.number in _FIRST_BUILDS_NUMBERS]
-    rows.append((0, definitions().name, _FIRST_BUILDS_DEFINITIONS))
-    connection.execute("delete from faultline.migrations where number > %s", (max(_FIRST_BUILDS_NUMBERS),))
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            "insert into faultline.migrations as m (number, name, checksum) values (%s, %s, %s)"
-            " on conflict (number) do update set checksum = excluded.checksum where m.checksum <> excluded.checksum",
-            rows,
-        )

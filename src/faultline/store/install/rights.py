@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import psycopg
 
 #: What every role may read, and what the roles in `_LOOKING` may read besides.
-_FOR_ALL = {"faultline", "jobs", "migrations", "settings"}
+_FOR_ALL = {"faultline", "jobs", "settings"}
 _FOR_LOOKING = {
     "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "api_keys",
     "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions", "unique_keys",

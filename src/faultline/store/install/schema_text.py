@@ -1,6 +1,6 @@
 """The schema of this build: numbered files, definitions, and the version of the protocol.
 
-Numbered files (`0001_tables.sql`) change what is stored: each is applied once and never edited afterwards. Definitions
+Numbered files (`0001_initial.sql`) change what is stored: each is applied once and never edited afterwards. Definitions
 (functions, guards, views, roles) hold no data and can be replaced at any time.
 """
 
@@ -21,24 +21,15 @@ if TYPE_CHECKING:
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
 
 
-#: The records of applied numbered files; `migrations` is for the builds before `schema_files`.
+#: The records of applied numbered files.
 BOOK = """
 create schema if not exists faultline;
-create table if not exists faultline.migrations (
-  number integer primary key,
-  name text not null,
-  checksum text not null,
-  applied_at timestamptz not null default clock_timestamp()
-);
 create table if not exists faultline.schema_files (
   number integer primary key,
   name text not null,
   checksum text not null,
   applied_at timestamptz not null default clock_timestamp()
 );
-insert into faultline.schema_files
-select number, name, checksum, applied_at from faultline.migrations where number > 0
-on conflict do nothing;
 """
 
 

@@ -55,8 +55,8 @@ def joined(session: Any) -> Joined:
     found = adapted(session)
     if isinstance(found, AsyncJoined):
         raise ConfigError(
-            f"{found.what} is async: what joins its transaction must be awaited. Use the method whose name begins with a,"
-            " as in `await task.using(session).aenqueue(...)`, or `async with job.transaction(session)` in an async task"
+            f"{found.what} is async: what joins its transaction must be awaited. Use aenqueue(), not enqueue():"
+            " `await task.using(session).aenqueue(...)`, or `async with job.transaction(session)` in an async task"
         )
     return found
 
@@ -66,8 +66,8 @@ def ajoined(session: Any) -> AsyncJoined:
     found = adapted(session)
     if isinstance(found, Joined):
         raise ConfigError(
-            f"{found.what} is blocking: it would stop the event loop. Use an async session, or in blocking code the method"
-            " whose name has no a in front, as in `task.using(session).enqueue(...)`"
+            f"{found.what} is blocking: it would stop the event loop. Use an async session; in blocking code use"
+            " enqueue(), not aenqueue(): `task.using(session).enqueue(...)`"
         )
     return found
 

@@ -25,6 +25,8 @@ class _Adapter:
     """`what`: how to call it in messages. `given`: the caller's own object."""
 
     what: str = ""
+    #: Nothing of the caller's is in the transaction yet: if its connection turns out to be dead, it can begin on another.
+    may_begin_again = False
 
     def __init__(self, given: Any) -> None:
         self.given = given

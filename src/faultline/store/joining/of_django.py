@@ -52,7 +52,7 @@ class _Blocking(Joined):
     def begin(self) -> None:
         if self.given.in_atomic_block:
             raise ConfigError(f"{self.what} is inside an atomic block; begin the job's transaction outside")
-        self._was_autocommit = bool(self.given.get_autocommit())
+        self._was_autocommit = self.may_begin_again = bool(self.given.get_autocommit())
         self._atomic = transaction.atomic(using=self.given.alias, durable=True)
         self._atomic.__enter__()
 

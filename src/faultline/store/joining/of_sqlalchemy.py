@@ -96,6 +96,7 @@ class _Blocking(Joined):
                 self._refuse("is bound to a connection with an open transaction, so its commit would commit nothing")
         if self.is_alone:
             self._refuse("commits each statement by itself (AUTOCOMMIT)")
+        self.may_begin_again = not given.in_transaction()
         connection = self._opened()
         if not connection.in_transaction():
             connection.begin()
@@ -192,6 +193,10 @@ class _Async(AsyncJoined):
     @property
     def is_alone(self) -> bool:
         return self._below.is_alone
+
+    @property
+    def may_begin_again(self) -> bool:  # type: ignore[override]
+        return self._below.may_begin_again
 
     @property
     def was_rolled_back(self) -> bool:

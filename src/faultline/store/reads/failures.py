@@ -75,12 +75,15 @@ class Count:
 @dataclass(frozen=True, slots=True)
 class Retried:
     jobs: int
+    #: Jobs that match, and for which a retry cannot help: children of jobs that have ended, sagas that were undone.
+    refused: int
     #: Where to go on; None when there is no more.
     behind: Cursor | None
 
 
 class _Batch(NamedTuple):
     retried: int
+    refused: int
     next_at: datetime | None
     next_id: UUID | None
 
@@ -177,7 +180,11 @@ def retry(
 
 def _retried(rows: Rows) -> Retried:
     batch = _BATCH.one(rows)
-    return Retried(batch.retried, None if batch.next_at is None or batch.next_id is None else (batch.next_at, batch.next_id))
+    return Retried(
+        batch.retried,
+        batch.refused,
+        None if batch.next_at is None or batch.next_id is None else (batch.next_at, batch.next_id),
+    )
 
 
 def _params(which: FailedFilter) -> tuple[Any, ...]:

@@ -51,10 +51,10 @@ class QueueUse:
     ungrouped: int
     #: What holds for each of its groups.
     each_group: dict[str, Json]
-    #: What happened to its groups since a claim or a fold last looked: each look takes them away.
+    #: What happened to its groups since a claim or upkeep last applied them.
     unheard_events: int
-    #: Since when all of them were last heard, which workers do every minute. None: not yet, or nobody counts seconds.
-    heard_seconds_ago: float | None
+    #: Since when all of them were last applied, which workers do every minute. None: not yet, or nobody counts seconds.
+    events_applied_seconds_ago: float | None
 
     @property
     def full(self) -> bool:
@@ -82,7 +82,7 @@ class GroupLine:
     oldest_at: datetime | None
     oldest_seconds: float | None
     #: Its place among the groups that may start something: the lowest is served first. None: it has no place.
-    turn: float | None
+    virtual_time: float | None
     #: It may start a job as soon as there is a slot.
     ready: bool
     #: When it gets its next permit by its rate, if it waits for that.
@@ -162,7 +162,7 @@ _USE = RowOf(
     ungrouped="d.ungrouped::integer",
     each_group=_fields("o.group_fields"),
     unheard_events="e.events::integer",
-    heard_seconds_ago="t.heard_seconds_ago",
+    events_applied_seconds_ago="t.events_applied_seconds_ago",
 )
 
 _EFFECTIVE = (
@@ -252,8 +252,9 @@ cross join lateral (select {_effective("q.name", "''")} as fields, {_effective("
 left join held h on h.queue = q.name
 cross join lateral (
   select sum({_tokens("s", "o.fields", "q.shards")})::float8 as tokens,
-    extract(epoch from faultline.clock() - min(s.heard_all_at) filter (where s.heard_all_at > '-infinity'))::float8
-      as heard_seconds_ago
+    extract(epoch from faultline.clock() - min(s.all_events_applied_at)
+      filter (where s.all_events_applied_at > '-infinity'))::float8
+      as events_applied_seconds_ago
   from faultline.shards s
   where s.queue = q.name and s.shard < q.shards
 ) t
@@ -298,7 +299,7 @@ _GROUP = RowOf(
     at_least=f"w.jobs > {JOBS_MAX}",
     oldest_at="p.at",
     oldest_seconds="extract(epoch from faultline.clock() - p.at)::float8",
-    turn="case when g.ready then g.turn end",
+    virtual_time="case when g.ready then g.virtual_time end",
     ready="coalesce(g.ready, false)",
     next_permit_at="case when g.not_before > faultline.clock() then g.not_before end",
     limit=_fields("o.fields"),
@@ -356,7 +357,7 @@ cross join lateral (
 left join lateral (
   select g.* from faultline.groups g
   where g.group_key = p.group_key and g.queue = {_ASKED}
-  order by g.epoch desc limit 1
+  order by g.changed_second desc limit 1
 ) g on true
 cross join lateral (
   select count(*) as jobs
@@ -407,7 +408,7 @@ _PERMIT = RowOf(
     group_tokens=_tokens("g", "o.group_fields"),
     next_permit_at="case when g.not_before > faultline.clock() then g.not_before end",
     waits=_fields("j.takes -> 'waits'"),
-    paused_reason="q.paused_because",
+    paused_reason="q.paused_reason",
 )
 
 
@@ -429,7 +430,8 @@ left join lateral (
   from faultline.shards s where s.queue = j.queue and s.shard < q.shards
 ) t on true
 left join lateral (
-  select g.* from faultline.groups g where g.group_key = j.group_key and g.queue = j.queue order by g.epoch desc limit 1
+  select g.* from faultline.groups g where g.group_key = j.group_key and g.queue = j.queue
+    order by g.changed_second desc limit 1
 ) g on true
 left join lateral (
   select

@@ -254,7 +254,7 @@ def signals() -> Statement[list[SignalHeld]]:
 
 
 def permits() -> Statement[list[PermitHeld]]:
-    """What was given out, less what was given back and not yet heard of."""
+    """What was given out, less what was given back in events that are not applied yet."""
     return Statement(
         "all_permits",
         'select queue, "group", sum(holding)::int as holding from ('

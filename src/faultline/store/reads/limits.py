@@ -13,7 +13,7 @@ _LIMIT = RowOf(
     override=as_json("override"),
     effective=as_json("effective"),
     orphaned="declared <> '{}' and coalesce((select bool_and(coalesce(queue <> all (w.limits), false))"
-    " from faultline.workers w where w.beat_at > faultline.clock() - interval '15 seconds'), false)",
+    " from faultline.workers w where w.heartbeat_at > faultline.clock() - interval '15 seconds'), false)",
 )
 
 _BUDGET = RowOf(
@@ -23,10 +23,10 @@ _BUDGET = RowOf(
     effective=as_json("effective"),
     # As take_budget sees it.
     tokens="least(burst, coalesce(tokens + rate * greatest(0, extract(epoch from now - refilled_at)::float8), burst))",
-    line_seconds="greatest(0, extract(epoch from nullif(line_until, '-infinity') - now)::float8)",
+    line_seconds="greatest(0, extract(epoch from nullif(reserved_until, '-infinity') - now)::float8)",
     # As `orphaned_budget` has it, which only verbs may call.
     orphaned="override = '{}' and coalesce((select bool_and(coalesce(name <> all (w.budgets), false))"
-    " from faultline.workers w where w.beat_at > now - interval '15 seconds'), false)",
+    " from faultline.workers w where w.heartbeat_at > now - interval '15 seconds'), false)",
 )
 
 

@@ -88,13 +88,13 @@ class WorkerState:
     queues: list[str]
     sleeping: list[str]
     started_at: datetime
-    beat_at: datetime
+    heartbeat_at: datetime
     #: Since the last heartbeat, by the database's clock.
     age_seconds: float
     leases: int
     #: How far its clock is ahead of the database's. For people only.
     clock_ahead_seconds: float | None
-    #: How many connections it may open at once, with those that its jobs borrow. None: a worker of an older build.
+    #: How many connections it may open at once, with those that its jobs borrow. None: not announced yet.
     connections_max: int | None
 
 
@@ -119,7 +119,7 @@ def _quantile(counts: str, share: float) -> Column:
 
 
 #: By the database's clock.
-_AGE = "greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0)"
+_AGE = "greatest(extract(epoch from faultline.clock() - heartbeat_at)::float8, 0)"
 _WORKER = RowOf(WorkerLine, alive=f"age_seconds < {SILENT_SECONDS}")
 _QUEUE = RowOf(
     QueueLine,
@@ -132,12 +132,12 @@ _QUEUE = RowOf(
     oldest_due_seconds="extract(epoch from faultline.now() - s.oldest_due_at)::float8",
     sampled_at="l.sampled_at",
     paused_at="q.paused_at",
-    paused_reason="q.paused_because",
+    paused_reason="q.paused_reason",
     paused_by="q.paused_by",
     started_per_second="coalesce(c.started, 0) / since.seconds",
     succeeded_per_second="coalesce(c.succeeded, 0) / since.seconds",
     failed_per_second="coalesce(c.failed, 0) / since.seconds",
-    rescheduled_per_second="coalesce(c.retried, 0) / since.seconds",
+    rescheduled_per_second="coalesce(c.rescheduled, 0) / since.seconds",
     wait_seconds_p50=_quantile("h.waits", 0.5),
     wait_seconds_p95=_quantile("h.waits", 0.95),
     run_seconds_p50=_quantile("h.runs", 0.5),
@@ -194,7 +194,7 @@ def connected_and_silent() -> Statement[int]:
         name="hung_workers",
         # The key of `faultline.worker_lock`, which a viewer may not call.
         sql="select count(*) from faultline.workers w"
-        f" where w.beat_at < faultline.clock() - interval '{HUNG_SECONDS} seconds' and exists ("
+        f" where w.heartbeat_at < faultline.clock() - interval '{HUNG_SECONDS} seconds' and exists ("
         "select from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
         " and l.database = (select d.oid from pg_database d where d.datname = current_database())"
         " and (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended('faultline worker ' || w.id, 0))",
@@ -290,7 +290,7 @@ left join lateral (
 ) l on true
 left join lateral (
   select sum(t.started)::float8 as started, sum(t.succeeded)::float8 as succeeded, sum(t.failed)::float8 as failed,
-    sum(t.retried)::float8 as retried
+    sum(t.rescheduled)::float8 as rescheduled
   from faultline.tallies t
   where t.queue = k.name and t.minute >= since.minute
 ) c on true

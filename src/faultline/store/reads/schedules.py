@@ -25,12 +25,12 @@ OVERDUE_SECONDS = 30.0
 #: schedules are overdue.
 ORPHANED = (
     "s.digest is not null and (select bool_and(coalesce(s.digest <> all (w.schedules), true)) from faultline.workers w"
-    " where w.beat_at > faultline.clock() - interval '15 seconds') is true"
+    " where w.heartbeat_at > faultline.clock() - interval '15 seconds') is true"
 )
 #: Another worker with the same code may have taken it over since.
 DECLARED_OTHERWISE = (
     "(select count(*) from faultline.workers w where s.name = any (w.waiting_schedules)"
-    " and coalesce(s.digest <> all (w.schedules), true) and w.beat_at > faultline.clock() - interval '15 seconds')"
+    " and coalesce(s.digest <> all (w.schedules), true) and w.heartbeat_at > faultline.clock() - interval '15 seconds')"
 )
 
 

@@ -154,7 +154,7 @@ def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = No
     ]
     return Statement(
         name="due",
-        sql="select * from faultline.due(%s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true)",
+        sql="select * from faultline.due(%s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
         params=(
             list(queues),
             [name for name, _ in known],

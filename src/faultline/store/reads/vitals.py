@@ -148,7 +148,7 @@ _SERVER = RowOf(
     xid_age="(select age(datfrozenxid) from pg_database where datname = current_database())",
 )
 _PROTOCOL = RowOf(migrate.Protocol)
-_SETTING = RowOf(Setting, value="setting", unit="coalesce(unit, '')")
+_SETTING = RowOf(Setting, value="reset_val", unit="coalesce(unit, '')")
 _ROLE = RowOf(
     Role,
     name="w.name",
@@ -185,7 +185,7 @@ _OVERDUE = RowOf(
     leases="count(*)",
     seconds="coalesce(max(extract(epoch from faultline.clock() - lease_expires_at)), 0)::float8",
 )
-_PAUSED = RowOf(Paused, queue="name", at="paused_at", reason="paused_because")
+_PAUSED = RowOf(Paused, queue="name", at="paused_at", reason="paused_reason")
 
 
 def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen | CutShort:
@@ -224,6 +224,15 @@ def give_up_waiting(pid: int) -> Statement[None]:
 
 def behind_pooler(connection: psycopg.Connection) -> bool:
     return not is_direct(connection, connection.execute("select pg_backend_pid()").fetchone())
+
+
+def lift_limits(connection: psycopg.Connection) -> None:
+    """Without the time limits of the login and the database, which are for programs: the doctor has limits of its own."""
+    connection.execute(
+        "select set_config(s.name, '0', false) from pg_settings s"
+        " where s.name in ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')"
+        " and s.source in ('global', 'database', 'user', 'database user', 'configuration file')"
+    )
 
 
 def server() -> Statement[Server]:
@@ -286,7 +295,7 @@ def roles() -> Statement[list[Role]]:
     )
 
 
-def lost_history(days: int = 1) -> Statement[LostHistory]:
+def lost_history(days: int = 7) -> Statement[LostHistory]:
     """Refused writes that show that the database lost commits, in a failover or a restore."""
     return Statement(
         name="lost_history",
@@ -298,7 +307,7 @@ where e.event = '{JournalEvent.STALE_WRITE_BLOCKED}'
   and e.fencing_token > (select s.token_floor from faultline.settings s)
   and e.at > greatest(
     faultline.clock() - make_interval(days => %s),
-    (select max(r.at) from faultline.journal r where r.event = '{JournalEvent.RECOVERED}')
+    (select s.recovered_at from faultline.settings s)
   )
   and (
     e.fencing_token > (e.detail ->> 'current_token')::bigint

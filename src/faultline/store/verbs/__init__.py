@@ -1,5 +1,9 @@
 """The verbs of the protocol, by family. Each function builds the statement that calls its SQL function."""
 
+from faultline.store.verbs.flow import collect_outcomes as collect_outcomes
+from faultline.store.verbs.flow import continue_as_new as continue_as_new
+from faultline.store.verbs.flow import detach as detach
+from faultline.store.verbs.flow import first_over as first_over
 from faultline.store.verbs.flow import fork as fork
 from faultline.store.verbs.flow import history as history
 from faultline.store.verbs.flow import outcomes as outcomes
@@ -9,26 +13,24 @@ from faultline.store.verbs.flow import record_text as record_text
 from faultline.store.verbs.flow import resolve as resolve
 from faultline.store.verbs.flow import signal as signal
 from faultline.store.verbs.flow import spawn as spawn
-from faultline.store.verbs.flow import start_again as start_again
 from faultline.store.verbs.flow import suspend as suspend
 from faultline.store.verbs.flow import sweep as sweep
-from faultline.store.verbs.flow import take as take
 from faultline.store.verbs.flow import watch as watch
 from faultline.store.verbs.lease import claim as claim
 from faultline.store.verbs.lease import claimed_by as claimed_by
 from faultline.store.verbs.lease import complete as complete
 from faultline.store.verbs.lease import fail as fail
 from faultline.store.verbs.lease import fence as fence
-from faultline.store.verbs.lease import mark_started as mark_started
 from faultline.store.verbs.lease import program_changed as program_changed
 from faultline.store.verbs.lease import progress as progress
 from faultline.store.verbs.lease import recall as recall
 from faultline.store.verbs.lease import record_refusal as record_refusal
+from faultline.store.verbs.lease import record_start as record_start
 from faultline.store.verbs.lease import release as release
 from faultline.store.verbs.lease import renew as renew
 from faultline.store.verbs.lease import step as step
 from faultline.store.verbs.lease import sync_claim as sync_claim
-from faultline.store.verbs.lease import try_changed as try_changed
+from faultline.store.verbs.lease import wake_changed_programs as wake_changed_programs
 from faultline.store.verbs.measure import roll_up as roll_up
 from faultline.store.verbs.measure import sample as sample
 from faultline.store.verbs.measure import tally as tally
@@ -38,12 +40,13 @@ from faultline.store.verbs.operate import pause as pause
 from faultline.store.verbs.operate import recover as recover
 from faultline.store.verbs.operate import resume as resume
 from faultline.store.verbs.operate import retry as retry
+from faultline.store.verbs.operate import undo as undo
 from faultline.store.verbs.submit import enqueue_many as enqueue_many
 from faultline.store.verbs.upkeep import announce as announce
-from faultline.store.verbs.upkeep import beat as beat
 from faultline.store.verbs.upkeep import expire as expire
 from faultline.store.verbs.upkeep import first_expired as first_expired
-from faultline.store.verbs.upkeep import leave as leave
+from faultline.store.verbs.upkeep import heartbeat as heartbeat
 from faultline.store.verbs.upkeep import prune as prune
 from faultline.store.verbs.upkeep import reap as reap
 from faultline.store.verbs.upkeep import reconcile as reconcile
+from faultline.store.verbs.upkeep import unregister_worker as unregister_worker

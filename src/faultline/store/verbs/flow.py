@@ -1,15 +1,15 @@
 """Jobs that wait, have children, receive signals and go on: the verbs of flows.
 
-A verb for a lease that is lost writes nothing. `record` returns that as `Unwritten`; `spawn`, `take`, `receive` and
-`watch` raise `StaleLease`. The database has recorded the refusal either way.
+A verb for a lease that is lost writes nothing. `record` returns that as `Unwritten`; `spawn`, `collect_outcomes`, `receive`,
+`first_over` and `watch` raise `StaleLease`. The database has recorded the refusal either way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime  # noqa: TC003 - the fields of a named tuple
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from uuid import UUID  # noqa: TC003 - likewise
+from uuid import UUID
 
 from faultline.core.errors import StaleLease
 from faultline.core.model import Json  # noqa: TC001 - likewise
@@ -57,6 +57,8 @@ class KnownCall(NamedTuple):
     outcome: str | None
     result: Json
     error: str | None
+    #: A retry has opened a call that had ended before this one began.
+    doubtful: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,22 @@ class Resolved(NamedTuple):
     cursor: str | None
 
 
+class _Spawned(NamedTuple):
+    """A call of jobs. `detached`: their ids, if it waits for none of them."""
+
+    call_id: int
+    detached: Json
+
+
+class FirstOver(NamedTuple):
+    """Which wait of a race was over first. `status`: received, timeout, taken, done, or none: wait so many seconds."""
+
+    number: str | None
+    status: str
+    result: Json
+    seconds_left: float | None
+
+
 class _CallId(NamedTuple):
     call_id: int
 
@@ -109,6 +127,8 @@ _KNOWN_CALL = RowOf(KnownCall, result=_json("result"))
 _CHILD_OUTCOME = RowOf(ChildOutcome, result=_json("result"))
 _TAKEN = RowOf(Taken, result=_json("result"))
 _RECEIVED = RowOf(Received, payload=_json("payload"))
+_SPAWNED = RowOf(_Spawned, detached=_json("detached"))
+_FIRST_OVER = RowOf(FirstOver, result=_json("result"))
 _RESOLVED = RowOf(Resolved, cursor="next_cursor::text")
 
 
@@ -145,7 +165,7 @@ def spawn(  # noqa: PLR0913 - what the SQL function takes
     """
     return Statement(
         name="spawn",
-        sql=f"select {_CALL_ID.columns}, {LOST.columns}"
+        sql=f"select {_SPAWNED.columns}, {LOST.columns}"
         " from faultline.spawn(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text)",
         params=(
             *_of(lease),
@@ -158,10 +178,19 @@ def spawn(  # noqa: PLR0913 - what the SQL function takes
             first_index,
             jobs_text(jobs, fresh),
         ),
-        read=lambda rows: unless_stale("spawn", lease, rows, _CALL_ID).call_id,
+        read=lambda rows: unless_stale("spawn", lease, rows, _SPAWNED).call_id,
         repeatable=True,
         often=True,
     )
+
+
+def detach(
+    lease: Lease, number: str, job: Submission, *, name: str, digest: str | None, fresh: Sequence[int]
+) -> Statement[UUID]:
+    """Enqueue a job for a call that does not wait for it, once, and return the id of the job."""
+    spawned = spawn(lease, number, [job], name=name, digest=digest, kind="detached", fresh=fresh)
+    read = lambda rows: UUID(unless_stale("spawn", lease, rows, _SPAWNED).detached[0])  # noqa: E731 - as in the others
+    return replace(spawned, read=read)  # type: ignore[return-value,arg-type]  # another answer is read from it
 
 
 def watch(
@@ -177,13 +206,13 @@ def watch(
     )
 
 
-def take(lease: Lease, number: str) -> Statement[Taken]:
+def collect_outcomes(lease: Lease, number: str) -> Statement[Taken]:
     """Take what became of the jobs that a call waits for. It is history then."""
     return Statement(
-        name="take",
-        sql=f"select {_TAKEN.columns}, {LOST.columns} from faultline.take(%s, %s, %s, %s)",
+        name="collect_outcomes",
+        sql=f"select {_TAKEN.columns}, {LOST.columns} from faultline.collect_outcomes(%s, %s, %s, %s)",
         params=(*_of(lease), number),
-        read=lambda rows: unless_stale("take", lease, rows, _TAKEN),
+        read=lambda rows: unless_stale("collect_outcomes", lease, rows, _TAKEN),
         repeatable=True,
         often=True,
     )
@@ -203,16 +232,28 @@ def receive(
     )
 
 
+def first_over(lease: Lease, waits: Sequence[Mapping[str, Json]]) -> Statement[FirstOver]:
+    """Of the waits of a race, end the one that was over first, and no other."""
+    return Statement(
+        name="first_over",
+        sql=f"select {_FIRST_OVER.columns}, {LOST.columns} from faultline.first_over(%s, %s, %s, %s::jsonb)",
+        params=(*_of(lease), jsontext.encode(list(waits), "waits")),
+        read=lambda rows: unless_stale("first_over", lease, rows, _FIRST_OVER),
+        repeatable=True,
+        often=True,
+    )
+
+
 def suspend(leases: Sequence[Lease], waits: Sequence[str]) -> Statement[Unwritten]:
     """Give leases back to wait, each for the JSON text of an array of waits."""
     texts = [text for _, text in zip(leases, waits, strict=True)]
     return for_leases("suspend", leases, f"[{','.join(texts)}]", "%s::jsonb", repeatable=False)
 
 
-def start_again(leases: Sequence[Lease], args: Sequence[str]) -> Statement[Unwritten]:
+def continue_as_new(leases: Sequence[Lease], args: Sequence[str]) -> Statement[Unwritten]:
     """Begin jobs anew, each with the JSON text of its new arguments and without its history."""
     texts = [text for _, text in zip(leases, args, strict=True)]
-    return for_leases("start_again", leases, f"[{','.join(texts)}]", "%s::jsonb", repeatable=False)
+    return for_leases("continue_as_new", leases, f"[{','.join(texts)}]", "%s::jsonb", repeatable=False)
 
 
 # Without a lease

@@ -43,7 +43,7 @@ def claim(
 
     `syncs`: the caller runs none of them before `sync_claim` has returned True.
     """
-    given = "%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true, true" + (", true" if syncs else "")
+    given = "%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[]" + (", true" if syncs else "")
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
@@ -67,7 +67,7 @@ def claimed_by(owner: str) -> Statement[list[Lease]]:
     return Statement(
         name="claimed_by",
         sql=f"select {_CLAIMED} from (select *, id as job_id,"
-        " faultline.mark_start(attempt, max_attempts, reaps) as mark_start, flow_id is not null as in_flow,"
+        " faultline.needs_start_record(attempt, max_attempts, reaps) as needs_start_record, flow_id is not null as in_flow,"
         " extract(epoch from lease_expires_at - claimed_at)::real as lease_seconds from faultline.jobs) j"
         " where state = 'running' and owner = %s",
         params=(owner,),
@@ -92,9 +92,9 @@ def renew(leases: Sequence[Lease]) -> Statement[Unwritten]:
     return for_leases("renew", leases)
 
 
-def mark_started(leases: Sequence[Lease]) -> Statement[Unwritten]:
+def record_start(leases: Sequence[Lease]) -> Statement[Unwritten]:
     """Record that these attempts are about to run. Do not run those that are stale in the answer."""
-    return for_leases("mark_started", leases)
+    return for_leases("record_start", leases)
 
 
 def complete(
@@ -114,7 +114,12 @@ def complete(
 def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Unwritten]:
     """End attempts that did not succeed: queue the job again, or end it."""
     endings = [
-        {"then": failure.then, "error": failure.error, "delay_seconds": failure.delay_seconds}
+        {
+            "then": failure.then,
+            "error": failure.error,
+            "delay_seconds": failure.delay_seconds,
+            **({"calls": failure.calls} if failure.calls else {}),
+        }
         for _, failure in zip(leases, failures, strict=True)
     ]
     return for_leases("fail", leases, jsontext.encode(endings, "failures"), "%s::jsonb", repeatable=False)
@@ -162,11 +167,11 @@ def progress(lease: Lease, progress: Json) -> Statement[Unwritten]:
     return for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
 
 
-def try_changed(queues: Sequence[str], tasks: Sequence[str], code: str) -> Statement[int]:
+def wake_changed_programs(queues: Sequence[str], tasks: Sequence[str], code: str) -> Statement[int]:
     """Make jobs due whose program did not fit other code. Returns how many."""
     return Statement(
-        name="try_changed",
-        sql="select faultline.try_changed(%s::text[], %s::text[], %s)",
+        name="wake_changed_programs",
+        sql="select faultline.wake_changed_programs(%s::text[], %s::text[], %s)",
         params=(list(queues), list(tasks), code),
         read=value,
         repeatable=True,

@@ -1,4 +1,4 @@
-"""Limits of queues and groups: declare, set and reset them, ask for the next turn, fold what idle queues left."""
+"""Limits of queues and groups: declare, set and reset them, ask when to claim next, maintain idle queues."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from faultline.core.model import Json
 
 
-class Folded(NamedTuple):
-    """What a fold did, and what its caller should know."""
+class Maintained(NamedTuple):
+    """What `maintain_limits` did, and what its caller should know."""
 
     #: How many empty groups it forgot.
     groups: int
@@ -23,7 +23,9 @@ class Folded(NamedTuple):
     limited: list[str]
 
 
-_FOLDED = RowOf(Folded, groups="faultline.fold(%s)", limited="array(select faultline.limited(%s::text[]))")
+_MAINTAINED = RowOf(
+    Maintained, groups="faultline.maintain_limits(%s)", limited="array(select faultline.limited(%s::text[]))"
+)
 
 
 def declare_queue(queue: str, declared: dict[str, Json], shards: int | None = None) -> Statement[bool]:
@@ -56,11 +58,17 @@ def reset_limit(queue: str, group: str, *, by: str | None = None, reason: str | 
     return Statement("reset_limit", sql, (queue, group, by, reason), value, repeatable=True)
 
 
-def next_turn(queue: str) -> Statement[float | None]:
-    """In how many seconds something may be claimed of which nobody will be notified; None: nothing is foreseen."""
+def next_claim_at(queue: str) -> Statement[float | None]:
+    """In how many seconds something may be claimed of which nobody will be notified; None: nothing is foreseen.
+
+    `-math.inf`: the last claim stopped before it had looked at everything.
+    """
     return Statement(
-        name="next_turn",
-        sql="select extract(epoch from faultline.next_turn(%s) - faultline.clock())::float8",
+        name="next_claim_at",
+        # An older PostgreSQL subtracts nothing from infinity.
+        sql="select case when n.turn = '-infinity' then '-infinity'"
+        " else extract(epoch from n.turn - faultline.clock())::float8 end"
+        " from (select faultline.next_claim_at(%s) as turn) n",
         params=(queue,),
         read=value,
         repeatable=True,
@@ -68,18 +76,24 @@ def next_turn(queue: str) -> Statement[float | None]:
     )
 
 
-def offer_turn(queue: str, worker_id: str) -> Statement[bool]:
+def yield_to_waiting_worker(queue: str, worker_id: str) -> Statement[bool]:
     """Wake another worker that waits for a permit of this queue. Returns whether there is one."""
-    return Statement("offer_turn", "select faultline.offer_turn(%s, %s)", (queue, worker_id), value, repeatable=True)
-
-
-def fold(queues: Sequence[str], max_groups: int = 500) -> Statement[Folded]:
-    """Hear what happened in idle limited queues, and forget empty groups."""
     return Statement(
-        name="fold",
-        sql=f"select {_FOLDED.columns}",
+        "yield_to_waiting_worker",
+        "select faultline.yield_to_waiting_worker(%s, %s)",
+        (queue, worker_id),
+        value,
+        repeatable=True,
+    )
+
+
+def maintain_limits(queues: Sequence[str], max_groups: int = 500) -> Statement[Maintained]:
+    """Apply the events of idle limited queues, and forget empty groups."""
+    return Statement(
+        name="maintain_limits",
+        sql=f"select {_MAINTAINED.columns}",
         params=(max_groups, list(queues)),
-        read=_FOLDED.one,
+        read=_MAINTAINED.one,
         repeatable=True,
         seconds=UPKEEP_SECONDS,
     )

@@ -1,4 +1,4 @@
-"""What people do to jobs and queues: cancel, retry, pause, resume, recover."""
+"""What people do to jobs and queues: cancel, retry, undo, pause, resume, recover."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 
 def cancel(
-    job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None, by: str | None = None
+    job_id: object,
+    reason: str | None = None,
+    *,
+    undo: bool = False,
+    only_queues: Sequence[str] | None = None,
+    by: str | None = None,
 ) -> Statement[JobState]:
     """Cancel a job: its worker can write nothing more. With `only_queues`, jobs of other queues are not found."""
-    sql = "select faultline.cancel(%s, %s, %s::text[], %s)"
-    params = (job_id, reason, None if only_queues is None else list(only_queues), by)
+    sql = "select faultline.cancel(%s, %s, %s::text[], %s, %s)"
+    params = (job_id, reason, None if only_queues is None else list(only_queues), by, undo)
     return Statement("cancel", sql, params, _state, repeatable=True)
 
 
@@ -31,6 +36,15 @@ def retry(
     sql = "select faultline.retry(%s, %s::text[], %s, %s)"
     params = (job_id, None if only_queues is None else list(only_queues), by, reason)
     return Statement("retry", sql, params, _state)
+
+
+def undo(
+    job_id: object, *, only_queues: Sequence[str] | None = None, by: str | None = None, reason: str | None = None
+) -> Statement[JobState]:
+    """Undo the sagas of a failed or cancelled job. With `only_queues`, jobs of other queues are not found."""
+    sql = "select faultline.undo(%s, %s::text[], %s, %s)"
+    params = (job_id, None if only_queues is None else list(only_queues), by, reason)
+    return Statement("undo", sql, params, _state)
 
 
 def _state(rows: Rows) -> JobState:

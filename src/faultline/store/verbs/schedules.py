@@ -10,7 +10,7 @@ from faultline.store.statement import Statement
 from faultline.store.verbs.submit import jobs_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -57,18 +57,29 @@ class Signed(TypedDict, total=False):
     only_queues: Sequence[str] | None
 
 
-class Ticked(NamedTuple):
-    """What became of a tick: fired with its job, or skipped."""
+class Decision(NamedTuple):
+    """What is to become of the due ticks of a schedule."""
 
-    at: datetime
-    outcome: str
+    due: DueSchedule
+    plan: Plan
+
+
+class Ticked(NamedTuple):
+    """What became of a tick: fired with its job, or skipped. With an error: of no tick of this schedule."""
+
+    name: str
+    at: datetime | None
+    outcome: str | None
     job_id: UUID | None
+    error: str | None
 
 
 _DECLARED = RowOf(Declared)
 _CHANGED = {"made", "taken"}
 _DUE = RowOf(DueSchedule, spec=as_json("spec"))
 _TICKED = RowOf(Ticked)
+#: How many schedules one statement decides about: see tick_many.sql.
+DECIDED_AT_ONCE = 50
 #: How many one statement declares.
 DECLARED_AT_ONCE = 200
 #: Many schedules, each with a job: more than an ordinary statement may take.
@@ -123,12 +134,14 @@ def stale_schedules(names: Sequence[str], digests: Sequence[str]) -> Statement[l
     )
 
 
-def due_schedules(digests: Sequence[str], max_schedules: int = 100) -> Statement[list[DueSchedule]]:
+def due_schedules(
+    digests: Sequence[str], max_schedules: int = 100, *, but_not: Iterable[str] = ()
+) -> Statement[list[DueSchedule]]:
     """The schedules that a worker with these declarations should decide about now."""
     return Statement(
         name="due_schedules",
-        sql=f"select {_DUE.columns} from faultline.due_schedules(%s::text[], %s)",
-        params=(list(digests), max_schedules),
+        sql=f"select {_DUE.columns} from faultline.due_schedules(%s::text[], %s, %s::text[])",
+        params=(list(digests), max_schedules, list(but_not)),
         read=_DUE.many,
         repeatable=True,
         reads=True,
@@ -136,24 +149,30 @@ def due_schedules(digests: Sequence[str], max_schedules: int = 100) -> Statement
     )
 
 
-def tick(due: DueSchedule, plan: Plan) -> Statement[list[Ticked]]:
-    """Decide about the due ticks of a schedule, unless another has done so. Returns what became of those that fire."""
-    missed = [{"from": one.first.isoformat(), "to": one.last.isoformat(), "ticks": one.ticks} for one in plan.missed]
+def tick_many(decisions: Sequence[Decision]) -> Statement[list[Ticked]]:
+    """Decide about the due ticks of these schedules, unless another has done so. Returns what became of those that fire, and
+    of schedules that could not be decided about.
+    """
     return Statement(
-        name="tick",
-        sql=f"select {_TICKED.columns} from faultline.tick(%s, %s, %s, %s::timestamptz[], %s::jsonb, %s)",
-        params=(
-            due.name,
-            due.revision,
-            due.next_at,
-            list(plan.fire),
-            jsontext.encode(missed, "missed ticks"),
-            plan.next_at,
-        ),
+        name="tick_many",
+        sql=f"select {_TICKED.columns} from faultline.tick_many(%s::json)",
+        params=(jsontext.encode([_decided(one) for one in decisions], "ticks"),),
         read=_TICKED.many,
-        # Sent again after a lost answer, it finds another position.
+        # Sent again after a lost answer, it finds other positions.
         repeatable=True,
     )
+
+
+def _decided(one: Decision) -> dict[str, Any]:
+    due, plan = one
+    return {
+        "name": due.name,
+        "revision": due.revision,
+        "expected": due.next_at and due.next_at.isoformat(),
+        "fire": [at.isoformat() for at in plan.fire],
+        "missed": [{"from": run.first.isoformat(), "to": run.last.isoformat(), "ticks": run.ticks} for run in plan.missed],
+        "next_at": plan.next_at and plan.next_at.isoformat(),
+    }
 
 
 def schedule_failed(due: DueSchedule, error: str) -> Statement[bool]:

@@ -39,7 +39,7 @@ def enqueue_many(
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(
         name="enqueue",
-        sql=f"select {columns.columns} from faultline.enqueue_many(%s::text, %s) order by place",
+        sql=f"select {columns.columns} from faultline.enqueue_many(%s::text, %s) order by ordinal",
         params=(jobs_text(named), appears_late),
         read=columns.many,
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
@@ -62,7 +62,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
 
     return Statement(
         name="enqueue",
-        sql="select place from faultline.enqueue_many(%s::text, %s, %s) where not created",
+        sql="select ordinal from faultline.enqueue_many(%s::text, %s, %s) where not created",
         params=(document, appears_late, True),
         params_again=(document, appears_late, False),
         read=read,

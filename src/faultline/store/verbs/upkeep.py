@@ -26,7 +26,7 @@ _EXPIRED = RowOf(Expired)
 _REAPED = RowOf(Reaped, state=Column("state", JobState))
 
 
-def beat(
+def heartbeat(
     worker_id: str,
     *,
     host: str,
@@ -40,8 +40,8 @@ def beat(
 ) -> Statement[datetime]:
     """Send a heartbeat. Returns the database's time."""
     return Statement(
-        name="beat",
-        sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        name="heartbeat",
+        sql="select faultline.heartbeat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
         params=(worker_id, host, pid, version, list(queues), list(sleeping), watched, leases, clock_ahead_seconds),
         read=value,
         repeatable=True,
@@ -69,8 +69,10 @@ def announce(
     )
 
 
-def leave(worker_id: str) -> Statement[None]:
-    return Statement("leave", "select faultline.leave(%s)", (worker_id,), lambda _: None, repeatable=True)
+def unregister_worker(worker_id: str) -> Statement[None]:
+    return Statement(
+        "unregister_worker", "select faultline.unregister_worker(%s)", (worker_id,), lambda _: None, repeatable=True
+    )
 
 
 def first_expired(lower_bound: datetime | None = None) -> Statement[datetime]:
@@ -91,20 +93,25 @@ def reap(
     notice_dead: bool | Callable[[], bool] = True,
     withheld: Callable[[], bool] = lambda: False,
     lower_bound: datetime | None = None,
+    latest: Callable[[], datetime | None] = lambda: None,
 ) -> Statement[list[Reaped]]:
     """Requeue jobs whose lease expired or whose worker died. No lease expired before the bound: see `first_expired`.
 
+    `latest`: what the database's clock can say at most, if nobody has set it. The database judges by nothing later.
     Functions are called before each send: it may have waited for a connection, or lost one, or this process may have been
     stopped meanwhile. While `withheld`, nothing is reaped.
     """
 
     def params() -> tuple[Any, ...]:
+        # First: the heartbeat that learns of a new time withholds the reap before it lets that be the latest.
+        judged_by = latest()
         is_noticing = notice_dead() if callable(notice_dead) else notice_dead
-        return (0 if withheld() else max_jobs, is_noticing, lower_bound)
+        return (0 if withheld() else max_jobs, is_noticing, lower_bound, judged_by)
 
     return Statement(
         name="reap",
-        sql=f"select {_REAPED.columns} from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
+        sql=f"select {_REAPED.columns} from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz),"
+        " coalesce(%s, 'infinity'::timestamptz))",
         params=params(),
         params_now=params,
         read=_REAPED.many,

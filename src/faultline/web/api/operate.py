@@ -1,4 +1,4 @@
-"""Cancel, retry, pause, resume. Whether the caller may do it is checked under the row's lock."""
+"""Cancel, retry, undo, pause, resume. Whether the caller may do it is checked under the row's lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
-from faultline.web.shapes import Changed, Paused, QueueName, Resumed, Why
+from faultline.web.shapes import Changed, Paused, QueueName, Resumed, Why, WhyCancelled
 
 router = APIRouter(route_class=CheckedRoute)
 
@@ -26,15 +26,25 @@ Because = Annotated[Why | None, Body()]
 
 
 @router.post("/jobs/{job_id:uuid}/cancel", tags=["jobs"], summary="Cancel a job")
-async def cancel(request: Request, job_id: UUID, caller: Operator, body: Because = None) -> Changed:
+async def cancel(
+    request: Request, job_id: UUID, caller: Operator, body: Annotated[WhyCancelled | None, Body()] = None
+) -> Changed:
     """The journal records the reason and the key."""
-    doing = operate.cancel(job_id, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
+    undo = body is not None and body.undo
+    doing = operate.cancel(job_id, reason=_why(body), undo=undo, by=caller.signed(), only_queues=caller.only_queues)
     return Changed(id=job_id, state=await service_of(request).operate.run(doing))
 
 
 @router.post("/jobs/{job_id:uuid}/retry", tags=["jobs"], summary="Retry a failed or cancelled job")
 async def retry(request: Request, job_id: UUID, caller: Operator, body: Because = None) -> Changed:
     doing = operate.retry(job_id, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
+    return Changed(id=job_id, state=await service_of(request).operate.run(doing))
+
+
+@router.post("/jobs/{job_id:uuid}/undo", tags=["jobs"], summary="Undo the sagas of a failed or cancelled job")
+async def undo(request: Request, job_id: UUID, caller: Operator, body: Because = None) -> Changed:
+    """The job is queued for that, and ends again as it had ended."""
+    doing = operate.undo(job_id, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return Changed(id=job_id, state=await service_of(request).operate.run(doing))
 
 
@@ -81,7 +91,13 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
     work = operate.RetryFailed(which, reason=body.reason, by=caller.signed(), jobs_max=body.max_jobs)
     while (batch := work.batch()) is not None:
         work.took(await service.operate.run(batch))
-    return ChangedJobs(preview=False, jobs=work.jobs, at_least=work.behind is not None, next_cursor=_cursor(work.behind))
+    return ChangedJobs(
+        preview=False,
+        jobs=work.jobs,
+        at_least=work.behind is not None,
+        refused=work.refused,
+        next_cursor=_cursor(work.behind),
+    )
 
 
 def _cursor(cursor: failures.Cursor | None) -> str | None:

@@ -26,9 +26,6 @@ from faultline.web.shapes import EnqueuedJob, EnqueuedJobs, NewJob, NewJobs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Fields of a job that were added after the first release.
-_LATER = frozenset({"expires_seconds", "expires_at", "group", "unique"})
-
 router = APIRouter(tags=["jobs"], route_class=CheckedRoute)
 
 Submitter = Annotated[Caller, Depends(needs("enqueue"))]
@@ -88,7 +85,7 @@ async def _submit(
 
 def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -> list[Submission]:
     """The jobs with their key and a digest of every field of every job, whatever the order of the fields."""
-    text = jsontext.encode([_digested(job) for job in jobs], "submission")
+    text = jsontext.encode([given_fields(job) for job in jobs], "submission")
     digest = hashlib.sha256(text.encode()).hexdigest()
     # A header cannot contain a space, so no other key equals one of these.
     return [
@@ -97,11 +94,9 @@ def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -
     ]
 
 
-def _digested(job: NewJob) -> dict[str, Any]:
-    """Fields that the builds before did not know are left out where they are not given: a request that one of them has
-    answered must be known again.
-    """
-    return {name: value for name, value in job.model_dump(mode="json").items() if value is not None or name not in _LATER}
+def given_fields(job: NewJob) -> dict[str, Any]:
+    """Without what is null: so a field that a later release adds changes no digest."""
+    return {name: value for name, value in job.model_dump(mode="json").items() if value is not None}
 
 
 def _submission(position: int, positions: int, job: NewJob) -> Submission:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from faultline.core.states import JobState
 from faultline.drawing import strip, tree
 from faultline.store.reads.flows import SHOWN_CHILDREN_MAX
 
@@ -38,6 +39,13 @@ def signals_of(job: JobRecord, flow: Flow | None) -> list[Sent]:
     return [(signal.sent_at, signal.name) for signal in flow.signals if signal.job_id == job.id]
 
 
+def can_undo(job: JobRecord, flow: Flow | None) -> bool:
+    """Whether it has ended with a saga that it has not left."""
+    if flow is None or job.state not in (JobState.FAILED, JobState.CANCELLED):
+        return False
+    return any(call.job_id == job.id and call.kind == "saga" and call.outcome != "done" for call in flow.calls)
+
+
 def facts(job: JobRecord, flow: Flow | None, now: datetime, *, may_operate: bool) -> dict[str, Any]:
     """What the template shows of the flow."""
     rows = [] if flow is None else tree.rows(flow, now)
@@ -58,6 +66,7 @@ def facts(job: JobRecord, flow: Flow | None, now: datetime, *, may_operate: bool
         "waits_for": tree.waits_for,
         "limit": tree.limit,
         "may_fork": may_operate,
+        "can_undo": may_operate and can_undo(job, flow),
         "asked": [call for call in waits if call.kind == "signal"] if may_operate else [],
         "signals": [] if flow is None else [signal for signal in flow.signals if signal.job_id == job.id],
     }

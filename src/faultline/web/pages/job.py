@@ -111,6 +111,15 @@ async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends
     return go(f"/jobs/{found.id}", said="retried")
 
 
+@router.post("/jobs/{job_id}/undo")
+async def undo(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    found = await find(request, job_id, caller)
+    reason = (await form_of(request)).words("reason")
+    doing = operate.undo(found.id, reason=reason, by=caller.signed(HERE), only_queues=caller.only_queues)
+    await service_of(request).operate.run(doing)
+    return go(f"/jobs/{found.id}", said="undoing")
+
+
 @router.post("/jobs/{job_id}/fork")
 async def fork(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     found = await find(request, job_id, caller)

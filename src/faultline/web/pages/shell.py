@@ -29,6 +29,7 @@ _UNAVAILABLE = 503
 #: What a page says after an operation. A fixed list, so that a foreign link cannot show its own text.
 _SAID = {
     "cancelled": "Cancelled. The database refuses every further write of the worker that held it.",
+    "undoing": "Requeued to undo its sagas. It ends again as it had ended.",
     "retried": "Requeued. Its attempts start from zero; its token keeps growing.",
     "forked": "Forked. This is the new job; what it shows as done was done by the other.",
     "signalled": "Sent. A job that waits for it goes on at once.",

@@ -55,12 +55,12 @@ def listeners(dsn: str, effort: Effort) -> list[Curve]:
                 sleeper = stack.enter_context(Database(dsn).connect())
                 sleeper.execute("listen faultline")
                 words = {"host": "h", "pid": number, "version": "0", "queues": ["clients"], "sleeping": ["clients"]}
-                run_on(sleeper, verbs.beat(f"sleeper-{number}", watched=False, **words))  # type: ignore[arg-type]
+                run_on(sleeper, verbs.heartbeat(f"sleeper-{number}", watched=False, **words))  # type: ignore[arg-type]
             before = server_cpu_seconds(connection.info.backend_pid)
             done = _enqueued(dsn, 1, seconds)
             used = server_cpu_seconds(connection.info.backend_pid) - before
             for number in range(at):
-                run_on(connection, verbs.leave(f"sleeper-{number}"))
+                run_on(connection, verbs.unregister_worker(f"sleeper-{number}"))
         return {"value": used / done * 1e6, "jobs_per_second": done / seconds}
 
     found = points(effort.small((0, 10, 100)), measure)

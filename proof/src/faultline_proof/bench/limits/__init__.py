@@ -25,7 +25,7 @@ PARTS: dict[str, Callable[[str, Effort], list[Figure]]] = {
     "noops": workers.noops,
     "hot": calls.hot,
     "held": calls.held,
-    "fold": calls.fold,
+    "maintain_limits": calls.maintain_limits,
     "schedules": workers.schedules,
     "shards": workers.shards,
 }

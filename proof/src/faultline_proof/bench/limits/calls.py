@@ -206,7 +206,7 @@ def held(dsn: str, effort: Effort) -> list[Figure]:
     ]
 
 
-def fold(dsn: str, effort: Effort) -> list[Figure]:
+def maintain_limits(dsn: str, effort: Effort) -> list[Figure]:
     """Counting all permits anew, as upkeep does once a minute: for how long nobody can claim"""
     with Database(dsn).connect() as connection:
         calls = Calls(connection)
@@ -216,15 +216,15 @@ def fold(dsn: str, effort: Effort) -> list[Figure]:
         while len(calls.claim(_GROUPS, effort.running)) < effort.running:
             pass
         while calls.number("select count(*) from faultline.group_events"):
-            run_on(connection, limit.fold([_GROUPS]))  # it hears of the groups
+            run_on(connection, limit.maintain_limits([_GROUPS]))  # it hears of the groups
         times = []
         for turn in range(7):
-            connection.execute("update faultline.shards set heard_all_at = '-infinity'")
+            connection.execute("update faultline.shards set all_events_applied_at = '-infinity'")
             begun = time.perf_counter()
-            run_on(connection, limit.fold([_GROUPS]))
+            run_on(connection, limit.maintain_limits([_GROUPS]))
             if turn > 1:  # the first ones make plans
                 times.append((time.perf_counter() - begun) * 1000)
-    name = f"fold with {effort.groups:,} groups, {effort.running:,} running, {effort.open_jobs:,} open"
+    name = f"maintain_limits with {effort.groups:,} groups, {effort.running:,} running, {effort.open_jobs:,} open"
     return [Figure(name, statistics.median(times), "ms", "under 20", statistics.median(times) < 20)]
 
 

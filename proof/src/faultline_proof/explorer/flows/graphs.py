@@ -38,7 +38,7 @@ def _the_rest_is_cancelled(scene: Scene, ask: Ask) -> list[str]:
 
 
 def _starts_again(scene: Scene) -> Program:
-    yield from does.patiently(scene, [scene.notes["job"]], steps.start_again)
+    yield from does.patiently(scene, [scene.notes["job"]], steps.continue_as_new)
 
 
 def _with_history(scene: Scene) -> Program:
@@ -69,7 +69,7 @@ SCENES = [
         "a job starts again with an empty history while a signal comes for its former life",
         _with_history,
         {"job": _starts_again, "sender": does.signals("job")},
-        stops={"job": ("start_again",), "sender": ("signal", "resolve")},
+        stops={"job": ("continue_as_new",), "sender": ("signal", "resolve")},
         judge=_kept_for_the_next_life,
     ),
 ]

@@ -57,7 +57,7 @@ _FLOW_TABLES = ("nudges", "sweeps", "signals", "edges", "calls", "flows", "strea
 _LIMIT_TABLES = ("budgets", "group_events", "groups", "shards", "limits", "queues", "unique_keys", "ticks", "schedules")
 _TABLES = (*_FLOW_TABLES, *_LIMIT_TABLES, "steps", "keys", "journal", "open_jobs", "ledger")
 #: They look at definitions, and here these are the explorer's.
-_DEFINITIONS = ("the_clock_is_the_servers", "the_guards_are_in_place")
+_DEFINITIONS = ("times_come_from_the_server_clock", "the_guards_are_in_place")
 
 
 def end(watcher: psycopg.Connection, scenario: Scenario, scene: Scene) -> None:

@@ -57,7 +57,7 @@ def claim(queue: str, max_jobs: int = 10) -> Step:
     owner = f"w{next(_owners)}/1"
     return _step(
         "claim",
-        "select job_id, fencing_token, task from faultline.claim(%s, %s, %s, flows => true) order by job_id",
+        "select job_id, fencing_token, task from faultline.claim(%s, %s, %s) order by job_id",
         (queue, owner, max_jobs),
         read=lambda rows: [Held(job_id, token, owner, task) for job_id, token, task in rows],
     )
@@ -79,8 +79,8 @@ def release(*leases: Held) -> Step:
     return _step("release", f"select * from faultline.release({_LEASES})", _all(leases), _told(leases))
 
 
-def mark_started(*leases: Held) -> Step:
-    return _step("mark_started", f"select * from faultline.mark_started({_LEASES})", _all(leases), _told(leases))
+def record_start(*leases: Held) -> Step:
+    return _step("record_start", f"select * from faultline.record_start({_LEASES})", _all(leases), _told(leases))
 
 
 def renew(*leases: Held) -> Step:
@@ -179,8 +179,8 @@ def watch(lease: Held, *targets: UUID, number: str = "1") -> Step:
 
 def take(lease: Held, number: str = "1") -> Step:
     return _step(
-        "take",
-        f"select status, result from faultline.take({_LEASE}, %s)",
+        "collect_outcomes",
+        f"select status, result from faultline.collect_outcomes({_LEASE}, %s)",
         (*lease.params, number),
         lease,
         read=lambda rows: rows[0],
@@ -230,8 +230,11 @@ def enqueue_flow(nodes: str) -> Step:
     return _step("enqueue_flow", "select * from faultline.enqueue_flow(%s) order by position", (nodes,))
 
 
-def start_again(*leases: Held) -> Step:
+def continue_as_new(*leases: Held) -> Step:
     args = json.dumps([{"life": 2}] * len(leases))
     return _step(
-        "start_again", f"select * from faultline.start_again({_LEASES}, %s::jsonb)", (*_all(leases), args), _told(leases)
+        "continue_as_new",
+        f"select * from faultline.continue_as_new({_LEASES}, %s::jsonb)",
+        (*_all(leases), args),
+        _told(leases),
     )

@@ -97,7 +97,7 @@ def _reaped(_: Scene) -> Program:
 
 def _expired(scene: Scene) -> Program:
     yield from does.family(1, waits=False)(scene)
-    yield steps.mark_started(scene.notes["child-0"])
+    yield steps.record_start(scene.notes["child-0"])
     yield LEASES_RUN_OUT
 
 
@@ -137,7 +137,7 @@ SCENES = [
         "a failed parent is retried while its children are swept",
         _failed_parent,
         {"operator": does.retries("parent"), "sweeper": does.sweeps},
-        stops={"operator": ("retry", "start_over"), "sweeper": ("sweep",)},
+        stops={"operator": ("retry", "requeue_ended_jobs"), "sweeper": ("sweep",)},
         judge=_children_follow_their_parent,
     ),
     Scenario(
@@ -153,7 +153,7 @@ SCENES = [
         "a child's key is that of a job which completes meanwhile",
         _keyed,
         {"parent": _spawns_the_keyed, "stranger": does.completes("stranger")},
-        stops={"parent": ("spawn", "mark_watched", "suspend"), "stranger": ("complete", "resolve")},
+        stops={"parent": ("spawn", "set_watched", "suspend"), "stranger": ("complete", "resolve")},
         judge=_the_parent_goes_on,
     ),
     Scenario(

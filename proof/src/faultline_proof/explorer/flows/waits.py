@@ -201,7 +201,7 @@ SCENES = [
         "a failed child is retried while its parent is looked at",
         _child_failed,
         {"resolver": does.resolves(2), "operator": does.retries("child-0")},
-        stops={"resolver": ("resolve",), "operator": ("retry", "start_over")},
+        stops={"resolver": ("resolve",), "operator": ("retry", "requeue_ended_jobs")},
         judge=_waits_on_or_goes_on,
     ),
     Scenario(
@@ -209,7 +209,7 @@ SCENES = [
         "the parent takes what came of its children while an operator retries the failed one",
         _child_failed_for_a_running_parent,
         {"parent": does.takes("parent"), "operator": does.retries("child-0")},
-        stops={"parent": ("take",), "operator": ("retry", "start_over")},
+        stops={"parent": ("collect_outcomes",), "operator": ("retry", "requeue_ended_jobs")},
         judge=_what_is_taken_stays,
     ),
 ]

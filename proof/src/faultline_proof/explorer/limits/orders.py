@@ -76,7 +76,7 @@ SCENES = [
         "order-fold",
         "upkeep forgets no permit that a waiting job keeps",
         _STRICT,
-        {"holder": does.within(does.fail), "upkeep": does.within(does.fold, does.recount), "B": does.claims(2)},
+        {"holder": does.within(does.fail), "upkeep": does.within(does.maintain_limits, does.recount), "B": does.claims(2)},
         judge=_one_after_the_other,
     ),
 ]

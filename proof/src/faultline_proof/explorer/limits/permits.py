@@ -138,14 +138,14 @@ _COUNTED = [
     _scene(
         "limit-fold-complete-claim",
         "upkeep hears what was freed while others claim",
-        upkeep=does.within(does.fold),
+        upkeep=does.within(does.maintain_limits),
         holder=does.within(does.complete),
         B=does.claims(2),
     ),
     _scene(
         "limit-fold-undone",
         "upkeep dies with what it has heard",
-        upkeep=does.undone(does.fold),
+        upkeep=does.undone(does.maintain_limits),
         holder=does.within(does.complete),
         submitter=does.within(does.submit_elsewhere),
         B=does.claims(),
@@ -156,7 +156,7 @@ _COUNTED = [
         does.stage(declared=does.each(1), waiting=1),
         keeps(group=1),
         holder=does.once(does.complete),
-        upkeep=does.within(does.fold, does.fold),
+        upkeep=does.within(does.maintain_limits, does.maintain_limits),
         submitter=does.within(does.submit),
         B=does.claims(),
     ),
@@ -239,7 +239,7 @@ _HEARD = [
         f"a submission {told} while claims look for the first time whether there is anything to hear",
         _unused,
         {"submitter": program, "A": does.claims(), "B": does.claims()},
-        stops={"A": ("hear",)},
+        stops={"A": ("apply_group_events",)},
         judge=_KEPT,
     )
     for what, told, program in (

@@ -183,8 +183,8 @@ def recover(_: Scene) -> Step:
     return steps.recover()
 
 
-def fold(_: Scene) -> Step:
-    return steps.fold()
+def maintain_limits(_: Scene) -> Step:
+    return steps.maintain_limits()
 
 
 def recount(scene: Scene) -> Step:

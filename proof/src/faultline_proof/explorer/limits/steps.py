@@ -38,7 +38,7 @@ def submit(queue: str, *names: str, group: str | None = None, **fields: Any) -> 
     """Of jobs without a key: it waits for nobody, whatever others do to its group."""
     more = {"queue": queue, "lease_seconds": LEASE_SECONDS, **fields} | ({"group": group} if group else {})
     document = json.dumps([{"task": name, **more} for name in names])
-    sql = "select job_id, created from faultline.enqueue_many(%s) order by place"
+    sql = "select job_id, created from faultline.enqueue_many(%s) order by ordinal"
     return _step("submit", sql, (document,), f"{', '.join(names)} of {group}")
 
 
@@ -47,7 +47,7 @@ def claim(queue: str, max_jobs: int = 10, *, patient: bool = True) -> Step:
     owner = f"w{next(_owners)}/1"
     return _step(
         "claim",
-        "select job_id, fencing_token, task from faultline.claim(%s, %s, %s, flows => true, limits => true) order by job_id",
+        "select job_id, fencing_token, task from faultline.claim(%s, %s, %s) order by job_id",
         (queue, owner, max_jobs),
         patient=patient,
         read=lambda rows: [Held(job_id, token, owner, task) for job_id, token, task in rows],
@@ -63,7 +63,7 @@ def submit_unique(queue: str, name: str, unique: dict[str, Any] | None = None, *
         "task": "index", "args": {"n": name}, "queue": queue, "lease_seconds": LEASE_SECONDS,
         "unique": {"key": "doc", **(unique or {})}, **fields,
     }  # fmt: skip
-    sql = "select job_id, created from faultline.enqueue_many(%s) order by place"
+    sql = "select job_id, created from faultline.enqueue_many(%s) order by ordinal"
     return _step("submit", sql, (json.dumps([job]),), f"{name}, unique", patient=True)
 
 
@@ -134,8 +134,8 @@ def reset_limit(queue: str, key: str) -> Step:
     return _step("reset_limit", sql, (queue, key), key or "the queue", patient=True)
 
 
-def fold() -> Step:
-    return _step("fold", "select faultline.fold()", patient=True)
+def maintain_limits() -> Step:
+    return _step("maintain_limits", "select faultline.maintain_limits()", patient=True)
 
 
 def recount(queue: str) -> Step:

@@ -18,7 +18,7 @@ declare
   signed constant jsonb := faultline.signature(add_api_key.by, add_api_key.reason);
 begin
   perform faultline.check_name('the name of an API key', add_api_key.name, 100);
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   insert into faultline.api_keys (id, digest, name, scopes, queues, created_at, expires_at)
   values (
     add_api_key.id, add_api_key.digest, add_api_key.name, add_api_key.scopes, add_api_key.queues, at, at + add_api_key.valid

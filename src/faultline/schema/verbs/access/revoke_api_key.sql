@@ -8,7 +8,7 @@ declare
   signed constant jsonb := faultline.signature(revoke_api_key.by, revoke_api_key.reason);
   key_name text;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   update faultline.api_keys k
   set revoked_at = faultline.clock()
   where k.id = revoke_api_key.id and k.revoked_at is null

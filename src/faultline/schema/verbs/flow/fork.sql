@@ -5,7 +5,7 @@
 -- Unknown jobs and numbers are FL004, invalid arguments FL005; a history that cannot be gone on with is FL002.
 --
 -- A copy needs nothing of the other flow, which may be pruned: the results of jobs are copied with the calls that took them.
--- A call that stopped a failed job, since its children had failed, is not copied: the fork calls them anew, as `retry` would.
+-- A call whose failure ended the job is not copied: the fork makes it anew, as `retry` would.
 -- Sent again with the same `id`, nothing happens.
 create or replace function faultline.fork(
   job_id uuid,
@@ -36,9 +36,14 @@ declare
   document json;
   token bigint;
   stopped bigint[] := '{}';
+  -- See `doubtful`.
+  doubtful_from bigint;
   undone text;
 begin
-  perform faultline.durable();
+  if not faultline.is_time_ordered(fork_id) then
+    raise exception 'job % cannot be forked as %: that is not a UUID of version 7', fork.job_id, fork_id using errcode = 'FL005';
+  end if;
+  perform faultline.require_synchronous_commit();
   select j.id, j.state, j.queue, j.task, j.priority, j.max_attempts, j.fencing_token, j.args, j.flow_id, j.group_key,
     o.lease_seconds, o.keep_args
   into original
@@ -80,7 +85,7 @@ begin
   end if;
   select c.number into undone
   from faultline.calls c
-  where c.job_id = fork.job_id and c.kind = 'saga' and c.ended_at is not null
+  where c.job_id = fork.job_id and c.kind = 'saga' and c.outcome = 'failed'
     and (cut is null or string_to_array(c.number, '.')::numeric[] < cut)
   order by string_to_array(c.number, '.')::numeric[]
   limit 1;
@@ -110,10 +115,12 @@ begin
     'max_attempts', original.max_attempts, 'lease_seconds', original.lease_seconds, 'keep_args', original.keep_args,
     'group', original.group_key
   ))::text, at, (select s.args_bytes_max from faultline.settings s));
-  if original.state = 'failed' then
+  if original.state in ('failed', 'cancelled') then
     stopped := faultline.stopped_at(fork.job_id);
+    doubtful_from := (select min(c.ended_moment) from faultline.calls c where c.id = any (stopped));
+    stopped := stopped || faultline.closed_with(fork.job_id, stopped);
   end if;
-  perform faultline.as_verb('fork');
+  perform faultline.set_current_verb('fork');
   -- In one statement: the other job may go on meanwhile, or start over.
   with source as materialized (
     select
@@ -135,6 +142,7 @@ begin
     from faultline.calls c
     where c.job_id = fork.job_id
       and (c.ended_at is not null or c.kind = 'after')
+      and c.number !~ '^0[.]0([.]|$)'
       and c.id <> all (stopped)
       and (cut is null or string_to_array(c.number, '.')::numeric[] < cut)
       -- A step that has ended needs no pauses between its tries, and one that has not begins with its first.
@@ -147,9 +155,13 @@ begin
       -- What lost a race has lost it only if the end of the race is part of the history.
       and (c.outcome is distinct from 'closed' or cut is null or exists (
         select from faultline.calls r
-        where r.job_id = fork.job_id and r.kind = 'race' and r.outcome = 'done' and r.ended_at = c.ended_at
+        where r.job_id = fork.job_id and r.kind = 'race' and r.outcome = 'done' and r.ended_moment = c.ended_moment
           and string_to_array(r.number, '.')::numeric[] < cut
       ))
+  ),
+  -- In their order: what began after the end of another one still does.
+  numbered as materialized (
+    select s.*, nextval(pg_get_serial_sequence('faultline.calls', 'id')) as new_id from (select * from source order by id) s
   ),
   job as (
     insert into faultline.open_jobs (
@@ -170,13 +182,17 @@ begin
   ),
   copies as (
     insert into faultline.calls (
-      job_id, number, kind, name, digest, fencing_token, begun_at, until, policy, fresh, total, spawned, tries,
-      ended_at, outcome, result, error
+      id, job_id, number, kind, name, digest, fencing_token, begun_at, until, policy, fresh, total, spawned, tries,
+      ended_at, ended_moment, doubtful, outcome, result, error
     )
+    overriding system value
     select
-      fork_id, s.number, s.kind, s.name, s.digest, s.fencing_token, s.begun_at, s.until, s.policy, s.fresh, s.total, s.spawned,
-      s.tries, coalesce(s.ended_at, at), coalesce(s.outcome, 'done'), s.copied, s.error
-    from source s
+      s.new_id, fork_id, s.number, s.kind, s.name, s.digest, s.fencing_token, s.begun_at, s.until, s.policy, s.fresh, s.total,
+      s.spawned, s.tries, coalesce(s.ended_at, at),
+      case when s.ended_moment is not null then (select coalesce(max(o.new_id), 0) from numbered o where o.id <= s.ended_moment) end,
+      nullif(coalesce(s.doubtful, false) or coalesce(s.id > doubtful_from, false), false),
+      coalesce(s.outcome, 'done'), s.copied, s.error
+    from numbered s
     returning id, number
   ),
   arrows as (
@@ -191,7 +207,7 @@ begin
   select fork_id, s.name, s.fencing_token, s.recorded_at, s.result
   from faultline.steps s
   where s.job_id = fork.job_id and (cut_at is null or s.recorded_at < cut_at) and s.fencing_token <= token;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   if (
     select sum(octet_length(c.result::text)) from faultline.calls c where c.job_id = fork_id
   ) > bytes_max then

@@ -1,5 +1,5 @@
 -- How the jobs of a call stand, in their order: a page of them, after an index. `state` is that of each job; what has been taken
--- (see `take`) is told as it was taken, whatever became of the job since.
+-- (see `collect_outcomes`) is told as it was taken, whatever became of the job since.
 -- Needs no lease, as `history`.
 create or replace function faultline.outcomes(
   call_id bigint,

@@ -44,8 +44,8 @@ begin
     raise exception 'job %: signal "%" cannot be waited for % seconds; it can for 0 to 315360000',
       receive.job_id, receive.name, receive.seconds using errcode = 'FL005';
   end if;
-  perform faultline.durable();
-  if not faultline.hold(receive.job_id, receive.fencing_token, receive.owner) then
+  perform faultline.require_synchronous_commit();
+  if not faultline.lock_lease(receive.job_id, receive.fencing_token, receive.owner) then
     return query
       select 'stale', null::jsonb, null::timestamptz, r.reason, r.current_token
       from faultline.refuse('receive', array[receive.job_id], array[receive.fencing_token], array[receive.owner], '{}') r;

@@ -3,7 +3,9 @@
 -- `calls` is an array of {"number", "kind", "name", "digest", "outcome", "result", "error", "tries", "until_seconds"}. Without an
 -- outcome the call has only begun. One that has ended stays as it is: sent again, nothing happens. Only why the program stops at
 -- a signal is added to it, once: `error`. A retry opens such a call again.
--- A call that is `closed` is waited for no longer: its open children are cancelled.
+-- A call that is `closed` is waited for no longer: its open children are cancelled. One that is `forgotten` is doubtful since a
+-- retry, and the program makes another one in its place: it is forgotten, with what is doubtful and comes after it in its branch.
+-- A saga that has `failed` leaves its job nothing to do but to undo: see only_undo.
 create or replace function faultline.record(
   job_id uuid,
   fencing_token bigint,
@@ -22,19 +24,30 @@ as $$
 #variable_conflict use_column
 declare
   at timestamptz;
+  -- See `ended_moment`.
+  moment bigint;
   given record;
   known faultline.calls;
+  fails_saga constant boolean := jsonb_path_exists(
+    record.calls, '$[*] ? (@.kind == "saga" && @.outcome == "failed")'
+  );
+  undoes boolean;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   if jsonb_typeof(record.calls) is distinct from 'array' then
     raise exception 'calls must be a JSON array of objects' using errcode = 'FL005';
   end if;
-  if not faultline.hold(record.job_id, record.fencing_token, record.owner) then
+  if not faultline.lock_lease(record.job_id, record.fencing_token, record.owner) then
     return query
       select * from faultline.refuse('record', array[record.job_id], array[record.fencing_token], array[record.owner], '{}');
     return;
   end if;
   at := faultline.clock();
+  if fails_saga then
+    undoes := exists (
+      select from faultline.calls c where c.job_id = record.job_id and c.kind = 'saga' and c.outcome = 'failed'
+    );
+  end if;
   for given in
     select c.*
     from jsonb_to_recordset(record.calls) as c (
@@ -46,11 +59,21 @@ begin
       raise exception 'job %: call %, % "%", cannot wait for % seconds; it can for 0 to 315360000',
         record.job_id, given.number, given.kind, given.name, given.until_seconds using errcode = 'FL005';
     end if;
+    if given.outcome = 'forgotten' then
+      perform faultline.forget_doubtful(record.job_id, given.number);
+      continue;
+    end if;
+    if (
+      given.outcome in ('failed', 'closed') or given.kind = 'race' or (given.kind = 'saga' and given.outcome = 'done')
+      or (given.kind = 'signal' and given.error is not null)
+    ) then
+      moment := coalesce(moment, nextval(pg_get_serial_sequence('faultline.calls', 'id')));
+    end if;
     if given.outcome <> 'closed' and given.kind in ('signal', 'children', 'watch', 'after') then
       -- How these end is for the database to say, by what it has under the lock.
       raise exception 'job %: call %, % "%", cannot be recorded as %; % says how it ends',
         record.job_id, given.number, given.kind, given.name, given.outcome,
-        case given.kind when 'signal' then 'receive' else 'take' end
+        case given.kind when 'signal' then 'receive' else 'collect_outcomes' end
         using errcode = 'FL005';
     end if;
     select c.* into known from faultline.calls c where c.job_id = record.job_id and c.number = given.number;
@@ -66,19 +89,21 @@ begin
           record.job_id, given.number, given.kind, given.name using errcode = 'FL005';
       end if;
       insert into faultline.calls (
-        job_id, number, kind, name, digest, fencing_token, begun_at, until, tries, ended_at, outcome, result, error
+        job_id, number, kind, name, digest, fencing_token, begun_at, until, tries, ended_at, ended_moment, outcome, result, error
       )
       values (
         record.job_id, given.number, given.kind, given.name, given.digest, record.fencing_token, at,
         at + make_interval(secs => given.until_seconds), coalesce(given.tries, 0),
-        case when given.outcome is not null then at end, given.outcome, given.result, left(given.error, 16384)
+        case when given.outcome is not null then at end, case when given.outcome is not null then moment end,
+        given.outcome, given.result, left(given.error, 16384)
       );
       continue;
     end if;
     perform faultline.same_call(known, given.kind, given.name, given.digest);
     if known.ended_at is not null then
       update faultline.calls c
-      set error = left(given.error, 16384)
+      set ended_moment = moment,
+          error = left(given.error, 16384)
       where c.id = known.id and c.kind = 'signal' and c.error is null and given.error is not null;
       continue;
     end if;
@@ -86,6 +111,7 @@ begin
     set fencing_token = case when given.outcome is null then c.fencing_token else record.fencing_token end,
         tries = greatest(c.tries, given.tries),
         ended_at = case when given.outcome is not null then at end,
+        ended_moment = case when given.outcome is not null then moment end,
         outcome = given.outcome,
         awaited = c.awaited and given.outcome is null,
         result = given.result,
@@ -96,5 +122,8 @@ begin
     end if;
   end loop;
   perform faultline.join_flow(record.job_id);
+  if fails_saga then
+    perform faultline.only_undo(record.job_id, more_attempts => not undoes);
+  end if;
 end
 $$;

@@ -96,8 +96,8 @@ begin
   left_over := coalesce(cardinality(batch.due), 0) - cardinality(chosen)
     + (batch.more_late or batch.last_xid is not null)::integer;
   if cardinality(chosen) > 0 then
-    perform faultline.durable();
-    perform faultline.as_verb('resolve');
+    perform faultline.require_synchronous_commit();
+    perform faultline.set_current_verb('resolve');
     for nudge in
       select l.job_id, bool_or(l.kind = 1) as failures, array_agg(l.id) as ids
       from (select n.id, n.job_id, n.kind from faultline.nudges n where n.id = any (chosen) for update skip locked) l
@@ -125,7 +125,7 @@ begin
       end if;
       continue when job.state <> 'queued' or job.suspended is not true;
       -- In a new statement, after the lock.
-      verdict := faultline.look(job.id, nudge.failures);
+      verdict := faultline.can_resume(job.id, nudge.failures);
       if verdict.failed then
         perform faultline.cancel_waiting(job.id, faultline.unreached_error(), '{"reason": "upstream"}');
         left_over := left_over + 1;
@@ -172,7 +172,7 @@ begin
       looked := array(select l.id from unnest(looked) as l (id) except select p.id from unnest(batch.ids) as p (id));
     end if;
     delete from faultline.nudges n where n.id = any (looked);
-    perform faultline.as_verb('');
+    perform faultline.set_current_verb('');
     woken := cardinality(to_wake);
     if woken > 0 then
       perform faultline.wake_for(to_wake);

@@ -98,7 +98,7 @@ begin
     raise exception 'job % keeps % signals that it has not received, and takes no more', target, kept_max
       using errcode = 'FL007', hint = 'send it less often, or have the job receive what it is sent';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   insert into faultline.signals (job_id, name, payload, key, for_call, sent_at, sent_by)
   values (
     target, signal.name, nullif(signal.payload, 'null'), signal.key, signal.for_call, at, signed ->> 'by'

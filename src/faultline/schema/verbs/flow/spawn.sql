@@ -1,5 +1,5 @@
--- Enqueue jobs for a call of a running job, once: sent again, or by a later attempt, nothing is new. Returns the id of the call, or
--- why the lease is lost; then nothing was written.
+-- Enqueue jobs for a call of a running job, once: sent again, or by a later attempt, nothing is new. Returns the id of the call and
+-- the ids of detached jobs, or why the lease is lost; then nothing was written.
 -- `jobs` is the text of a JSON array as for `enqueue_many`, of at most 1,000: more come in chunks, each once, in their order.
 -- `total` is how many there are in all, `first_index` the index of the first of this chunk.
 -- Before: the caller holds the lease. After: the jobs are queued, and the call knows each by its index.
@@ -22,6 +22,7 @@ create or replace function faultline.spawn(
   jobs text
 ) returns table (
   call_id bigint,
+  detached jsonb,
   reason text,
   current_token bigint
 )
@@ -95,7 +96,7 @@ begin
       spawn.job_id, spawn.number, spawn.name, size, spawn.first_index, spawn.total, chunk_max
       using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select c.* into call from faultline.calls c where c.job_id = spawn.job_id and c.number = spawn.number;
   if call.id is null or (call.ended_at is null and call.spawned < spawn.first_index + size) then
     begin
@@ -107,7 +108,7 @@ begin
       end if;
       if keyed then
         select k.ids, k.news, k.lowest_priority, k.lowest_run_at into ids, news, lowest_priority, lowest_run_at
-        from faultline.place_known(document, at, limits.args_bytes_max) k;
+        from faultline.insert_or_find_jobs(document, at, limits.args_bytes_max) k;
         queues := array(select distinct coalesce(j ->> 'queue', 'default') from json_array_elements(document) j);
         known := array(select u.id from unnest(ids, news) as u (id, new) where not u.new);
         if spawn.kind = 'children' then
@@ -130,13 +131,13 @@ begin
         into ids, queues, lowest_priority, lowest_run_at, grouped
         from inserted i;
         if grouped then
-          perform faultline.enter_groups(ids);
+          perform faultline.insert_arrival_events(ids);
         end if;
         if exists (select from faultline.ledger f where f.job_id = any (ids)) then
           raise unique_violation;
         end if;
       end if;
-      if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then
+      if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then
         raise exception 'the lease is lost' using errcode = 'FL099';
       end if;
       -- In a new statement, after the lock: no other session writes calls of this job now.
@@ -171,12 +172,12 @@ begin
         select new_call, spawn.first_index + u.position - 1, u.id from unnest(ids) with ordinality as u (id, position);
         if known <> '{}' then
           perform faultline.refuse_cycle(spawn.job_id, known);
-          perform faultline.mark_watched(known);
+          perform faultline.set_watched(known);
         end if;
       end if;
       perform faultline.join_flow(spawn.job_id);
       perform faultline.wake_new(queues, lowest_priority, lowest_run_at, at, size);
-      return query select new_call, null::text, null::bigint;
+      return query select new_call, case spawn.kind when 'detached' then to_jsonb(coalesce(ids, '{}')) end, null::text, null::bigint;
       return;
     exception
       -- What was inserted here is undone.
@@ -189,9 +190,9 @@ begin
           using errcode = 'FL003', hint = 'Nothing was enqueued. Give every job an id of its own, or leave the ids to the database.';
     end;
   end if;
-  if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then
+  if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then
     return query
-      select null::bigint, r.reason, r.current_token
+      select null::bigint, null::jsonb, r.reason, r.current_token
       from faultline.refuse('spawn', array[spawn.job_id], array[spawn.fencing_token], array[spawn.owner], '{}') r;
     return;
   end if;
@@ -201,6 +202,6 @@ begin
       using errcode = 'serialization_failure', hint = 'Nothing was enqueued; send this again.';
   end if;
   perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);
-  return query select call.id, null::text, null::bigint;
+  return query select call.id, case spawn.kind when 'detached' then call.result end, null::text, null::bigint;
 end
 $$;

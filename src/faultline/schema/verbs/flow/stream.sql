@@ -33,7 +33,7 @@ begin
   if stream.first_position is null or stream.first_position < 0 then
     raise exception 'a stream needs positions from 0' using errcode = 'FL005';
   end if;
-  if not faultline.hold(stream.job_id, stream.fencing_token, stream.owner) then
+  if not faultline.lock_lease(stream.job_id, stream.fencing_token, stream.owner) then
     return query
       select * from faultline.refuse('stream', array[stream.job_id], array[stream.fencing_token], array[stream.owner], '{}');
     return;
@@ -47,11 +47,11 @@ begin
     select max(greatest(c.begun_at, c.ended_at)) into recorded_at
     from faultline.calls c
     where c.job_id = stream.job_id and c.kind <> 'after';
-    perform faultline.as_verb('stream');
+    perform faultline.set_current_verb('stream');
     delete from faultline.streams s
     where s.job_id = stream.job_id and s.name = stream.name
       and (recorded_at is null or s.written_at > recorded_at);
-    perform faultline.as_verb('');
+    perform faultline.set_current_verb('');
   end if;
   -- The last row in the order of readers.
   select s.position + jsonb_array_length(s.chunk) as ends_at, s.bytes into before

@@ -44,7 +44,7 @@ begin
   then
     raise exception 'waits must be an array with one array of calls per lease, none of them empty' using errcode = 'FL005';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select array_agg(h.position), array_agg(h.id), array_agg(h.id) filter (where h.has_asked) into done, ids, takers
   from (
     select l.position, j.id, j.takes is not null as has_asked
@@ -102,8 +102,8 @@ begin
     with looked as materialized (
       select
         i.id, i.position, k.is_new,
-        k.has_ended or (select l.over or l.failed from faultline.look(i.id, true) l)
-          or coalesce(i.id = any (takers), false) and faultline.was_raised(i.id) as is_over,
+        k.has_ended or (select l.over or l.failed from faultline.can_resume(i.id, true) l)
+          or coalesce(i.id = any (takers), false) and faultline.budget_raised_since_asked(i.id) as is_over,
         k.until
       from unnest(ids, done) as i (id, position)
       cross join lateral (

@@ -3,6 +3,9 @@
 -- Before: queued or running. After: cancelled, no owner; those who wait for them are nudged, and their own children are
 -- swept too, however deep. Never waits for a lock: a locked child is come back to.
 --
+-- The children of a call that was closed, and of a job that was cancelled with `undo`, are queued again to undo their sagas. Those of
+-- another job stay as they are: a retry of the job goes on with them.
+--
 -- A sweep is dropped if its job was retried meanwhile: the lock of that job's row decides which was first.
 -- Only a call's own children are cancelled, not jobs that it only waits for.
 create or replace function faultline.sweep(max_jobs integer default 500) returns integer
@@ -31,8 +34,8 @@ begin
   if not exists (select from faultline.sweeps) then
     return 0;
   end if;
-  perform faultline.durable();
-  perform faultline.as_verb('sweep');
+  perform faultline.require_synchronous_commit();
+  perform faultline.set_current_verb('sweep');
   while remaining > 0 loop
     select s.* into swept
     from faultline.sweeps s
@@ -53,7 +56,8 @@ begin
       delete from faultline.sweeps s where s.id = swept.id;
       continue;
     end if;
-    select * into bite from faultline.sweep_bite(swept.job_id, swept.call_id, swept.at_call, swept.at_index, remaining);
+    select * into bite
+    from faultline.cancel_children_batch(swept.job_id, swept.call_id, swept.at_call, swept.at_index, remaining, swept.reason is not null);
     remaining := remaining - bite.edges;
     going_back := going_back + (bite.is_last and swept.missed_call is not null)::integer;
     if bite.missed_call is not null and swept.missed_call is null then
@@ -78,7 +82,7 @@ begin
       delete from faultline.sweeps s where s.id = swept.id;
     end if;
   end loop;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   if remaining > 0 then
     return going_back;
   end if;

@@ -24,7 +24,7 @@ begin
   if call.id is null then
     return;
   end if;
-  select t.* into taken from faultline.take(upstream.job_id, upstream.fencing_token, upstream.owner, '0') t;
+  select t.* into taken from faultline.collect_outcomes(upstream.job_id, upstream.fencing_token, upstream.owner, '0') t;
   if taken.status = 'stale' then
     raise exception 'stale lease: job % token % (%)', upstream.job_id, upstream.fencing_token, taken.reason
       using errcode = 'FL001', detail = json_build_object(

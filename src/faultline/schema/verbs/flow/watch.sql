@@ -39,8 +39,8 @@ begin
     raise exception 'one call can watch % jobs, not %', targets_max, cardinality(watch.targets)
       using errcode = 'FL007', hint = 'watch them by several calls';
   end if;
-  perform faultline.durable();
-  if not faultline.hold(watch.job_id, watch.fencing_token, watch.owner) then
+  perform faultline.require_synchronous_commit();
+  if not faultline.lock_lease(watch.job_id, watch.fencing_token, watch.owner) then
     return query
       select null::bigint, r.reason, r.current_token
       from faultline.refuse('watch', array[watch.job_id], array[watch.fencing_token], array[watch.owner], '{}') r;
@@ -72,7 +72,7 @@ begin
   returning c.id into call.id;
   insert into faultline.edges (call_id, index, job_id)
   select call.id, t.position - 1, t.id from unnest(watch.targets) with ordinality as t (id, position);
-  perform faultline.mark_watched(watch.targets);
+  perform faultline.set_watched(watch.targets);
   perform faultline.join_flow(watch.job_id);
   return query select call.id, null::text, null::bigint;
 end

@@ -6,9 +6,7 @@
 -- `priorities`, `lower_bounds` and `lower_ids` are hints: the caller has seen no queued job below this bound. They let a
 -- claim skip dead rows that vacuum cannot remove while a session holds an old snapshot. The ids order jobs that are due
 -- at the same time, as all jobs of one submission are.
--- `flows`: the caller knows flows. Without it, no job of a flow is claimed: code that does not read the job's history
--- would do again what was done. A suspended job is claimed when its time is up: that is the timeout of its waits.
--- `limits`: the caller holds nothing ahead in a queue with limits. Without it, it gets one job of such a queue at a time.
+-- A suspended job is claimed when its time is up: that is the timeout of its waits.
 -- `syncs`: the caller runs nothing before `sync_claim` has said that the claim is on the disk. So the claim of a queue with limits
 -- does not wait for that itself, and neither do those that wait for its lock. Not in a transaction that has written before.
 --
@@ -21,8 +19,6 @@ create or replace function faultline.claim(
   priorities integer[] default '{}',
   lower_bounds timestamptz[] default '{}',
   lower_ids uuid[] default '{}',
-  flows boolean default false,
-  limits boolean default false,
   syncs boolean default false
 ) returns table (
   job_id uuid,
@@ -31,7 +27,7 @@ create or replace function faultline.claim(
   args json,
   attempt smallint,
   max_attempts faultline.max_attempts,
-  mark_start boolean,
+  needs_start_record boolean,
   reaps smallint,
   priority faultline.priority,
   next_run_at timestamptz,
@@ -74,15 +70,12 @@ begin
   if known_queue.paused_at is not null then
     return;
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   if known_queue.limited then
     if claim.syncs then
-      perform faultline.commit_lazily();
+      perform faultline.allow_asynchronous_commit();
     end if;
-    return query
-      select * from faultline.claim_within(
-        claim.queue, claim.owner, case when claim.limits then remaining else least(remaining, 1) end, claim.flows, known_queue.shards
-      );
+    return query select * from faultline.claim_limited(claim.queue, claim.owner, remaining, known_queue.shards);
     return;
   end if;
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -95,7 +88,7 @@ begin
   -- locks the new version of such a row before it sees that the job is running, and keeps the lock: the owner could not
   -- complete hundreds of jobs meanwhile. Correctness does not depend on turns, so a claim waits for 250 ms at most.
   if remaining > 20 then
-    perform faultline.take_turn(claim.queue);
+    perform faultline.lock_large_claim(claim.queue);
   end if;
   -- Read after the wait. Not `now()`, which does not advance in a loop of PL/pgSQL: newer jobs would not be due, and
   -- new leases could already be expired.
@@ -142,7 +135,6 @@ begin
           and r.priority = level
           and (r.next_run_at, r.id) >= (lower_bound, lower_id)
           and r.next_run_at <= due
-          and (claim.flows or r.flow_id is null)
           -- Expired, and not cancelled yet: see expire. One that was claimed before no longer expires.
           and (r.expires_at is null or r.expires_at > due or r.fencing_token > 0)
         order by r.next_run_at, r.id
@@ -151,7 +143,7 @@ begin
       ))
       returning
         j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
-        faultline.mark_start(j.attempt, j.max_attempts, j.reaps), j.reaps,
+        faultline.needs_start_record(j.attempt, j.max_attempts, j.reaps), j.reaps,
         j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key, j.flow_id is not null, j.group_key;
     get diagnostics claimed = row_count;
     remaining := remaining - claimed;

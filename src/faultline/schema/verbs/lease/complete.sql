@@ -46,8 +46,8 @@ begin
   ) then
     raise exception 'results must be a JSON array with one result per lease' using errcode = 'FL005';
   end if;
-  perform faultline.durable();
-  perform faultline.as_verb('complete');
+  perform faultline.require_synchronous_commit();
+  perform faultline.set_current_verb('complete');
   loop
     begin
       if free is null then
@@ -99,7 +99,7 @@ begin
       ) r;
     end;
   end loop;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   if permit_marks is not null then
     if complete.claims then
       perform set_config('faultline.notify', 'off', true);

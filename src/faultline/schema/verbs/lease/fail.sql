@@ -6,7 +6,8 @@
 -- In every case the owner is cleared, the token stays, and the journal records the error. If the job has ended, those who
 -- wait for it are nudged, and its open children are swept.
 --
--- `failures` is a JSON array with one failure per lease: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …].
+-- `failures` is a JSON array with one failure per lease: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …]. `calls`, if
+-- given, has the numbers of the calls of its program that it failed by: a retry opens them again.
 -- The default delay doubles with each attempt, from 2 seconds up to an hour.
 create or replace function faultline.fail(
   job_ids uuid[],
@@ -42,7 +43,7 @@ begin
     raise exception 'failures must be an array with one {"then": "retry"|"fail"|"cancel"} per lease'
       using errcode = 'FL005', detail = 'delay_seconds, if given, must be between 0 and 31536000';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   with held as materialized (
     select
       j.ctid,
@@ -50,6 +51,10 @@ begin
       j.lease_owner as owner,
       j.lease_expires_at,
       left(fail.failures -> (l.position::integer - 1) ->> 'error', 65536) as error,
+      (
+        select array_agg(c.number)
+        from jsonb_array_elements_text(fail.failures -> (l.position::integer - 1) -> 'calls') as c (number)
+      ) as calls,
       case fail.failures -> (l.position::integer - 1) ->> 'then'
         when 'cancel' then 'cancelled'
         when 'retry' then case when j.attempt < j.max_attempts then 'queued' else 'failed' end
@@ -75,6 +80,7 @@ begin
           else j.next_run_at
         end,
         finished_at = case when held.state <> 'queued' then faultline.clock() end,
+        stopped_by = case when held.state <> 'queued' then held.calls end,
         last_error = held.error
     from held
     where j.ctid = held.ctid
@@ -89,7 +95,7 @@ begin
       e.fencing_token, e.owner,
       jsonb_build_object('attempt', e.attempt, 'state', e.state, 'error', e.error)
         || case e.state when 'queued' then jsonb_build_object('next_run_at', e.next_run_at) else '{}' end
-        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)
+        || faultline.lease_details(e.claimed_at, e.lease_expires_at, e.renewals)
     from ended e
     order by e.id
   )

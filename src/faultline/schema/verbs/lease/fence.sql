@@ -15,7 +15,7 @@ declare
   lease_expires_at timestamptz;
   verdict record;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select j.lease_expires_at into lease_expires_at
   from faultline.open_jobs j
   where j.id = fence.job_id and j.fencing_token = fence.fencing_token and j.lease_owner = fence.owner
@@ -25,7 +25,7 @@ begin
     return;
   end if;
   select case v.reason when 'held' then 'lease_expired' else v.reason end as reason, v.current_token into verdict
-  from faultline.judge(fence.job_id, fence.fencing_token, fence.owner) v;
+  from faultline.lease_status(fence.job_id, fence.fencing_token, fence.owner) v;
   raise exception 'stale lease: job % token % (%)', fence.job_id, fence.fencing_token, verdict.reason
     using errcode = 'FL001',
           detail = json_build_object(

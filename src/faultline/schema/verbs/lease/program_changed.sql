@@ -20,8 +20,8 @@ declare
   at constant timestamptz := faultline.clock();
   since timestamptz;
 begin
-  perform faultline.durable();
-  if not faultline.hold(program_changed.job_id, program_changed.fencing_token, program_changed.owner) then
+  perform faultline.require_synchronous_commit();
+  if not faultline.lock_lease(program_changed.job_id, program_changed.fencing_token, program_changed.owner) then
     return null;
   end if;
   select e.at

@@ -16,7 +16,7 @@ begin
     raise exception 'progress of job % is larger than 65536 bytes', progress.job_id
       using errcode = 'FL005', hint = 'store large values elsewhere and put a reference here';
   end if;
-  if faultline.hold(progress.job_id, progress.fencing_token, progress.owner) then
+  if faultline.lock_lease(progress.job_id, progress.fencing_token, progress.owner) then
     update faultline.open_jobs j set progress = progress.progress where j.id = progress.job_id;
   else
     return query

@@ -15,7 +15,7 @@ begin
     and j.fencing_token = record_refusal.fencing_token
     and j.lease_owner = record_refusal.owner;
   if expired then
-    perform faultline.durable();
+    perform faultline.require_synchronous_commit();
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     values (
       faultline.clock(), record_refusal.job_id, 'stale_write_blocked', record_refusal.fencing_token, record_refusal.owner,

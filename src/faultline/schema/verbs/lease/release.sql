@@ -28,7 +28,7 @@ begin
   if exists (select from unnest(release.delays_seconds) as d (seconds) where d.seconds not between 0 and 31536000) then
     raise exception 'a delay must be between 0 and 31536000 seconds' using errcode = 'FL005';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   with held as materialized (
     select j.ctid, l.position, release.delays_seconds[l.position] as delay_seconds
     from unnest(release.job_ids, release.tokens, release.owners) with ordinality as l (job_id, token, owner, position)
@@ -46,7 +46,7 @@ begin
         attempt = j.attempt - 1::smallint,
         next_run_at = case
           when held.delay_seconds is null then j.next_run_at
-          when j.takes is not null and faultline.was_raised(j.id) then faultline.clock()
+          when j.takes is not null and faultline.budget_raised_since_asked(j.id) then faultline.clock()
           else faultline.clock() + make_interval(secs => held.delay_seconds)
         end
     from held

@@ -15,13 +15,13 @@ as $$
 #variable_conflict use_column
 begin
   perform faultline.check_name('the name of a step', step.name, 200, trimmed => false);
-  perform faultline.durable();
-  if faultline.hold(step.job_id, step.fencing_token, step.owner) then
-    perform faultline.as_verb('step');
+  perform faultline.require_synchronous_commit();
+  if faultline.lock_lease(step.job_id, step.fencing_token, step.owner) then
+    perform faultline.set_current_verb('step');
     insert into faultline.steps (job_id, name, fencing_token, recorded_at, result)
     values (step.job_id, step.name, step.fencing_token, faultline.clock(), step.result)
     on conflict (job_id, name) do nothing;
-    perform faultline.as_verb('');
+    perform faultline.set_current_verb('');
   else
     return query
       select * from faultline.refuse('step', array[step.job_id], array[step.fencing_token], array[step.owner], '{}');

@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   -- Only what has written something waits for the disk; and it waits for all that was committed before.
   perform pg_logical_emit_message(true, 'faultline', '');
   return exists (

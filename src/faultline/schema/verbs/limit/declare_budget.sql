@@ -14,7 +14,7 @@ begin
   if exists (select from faultline.budgets b where b.name = declare_budget.budget and b.declared = wanted) then
     return false;
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   return faultline.write_budget(declare_budget.budget, wanted, null, faultline.signature());
 end
 $$;

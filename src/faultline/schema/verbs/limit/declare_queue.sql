@@ -48,7 +48,7 @@ begin
   then
     return false;
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   perform faultline.limit_queue(declare_queue.queue, declare_queue.shards);
   changed := known_queue.limited is not true or known_queue.shards <> coalesce(declare_queue.shards, known_queue.shards);
   for one in
@@ -60,7 +60,7 @@ begin
     changed := faultline.write_limit(declare_queue.queue, one.key, one.fields, one.override, faultline.signature()) or changed;
   end loop;
   perform faultline.check_shards(declare_queue.queue);
-  perform faultline.divide(declare_queue.queue);
+  perform faultline.rebalance_permits_now(declare_queue.queue);
   return changed;
 end
 $$;

@@ -10,7 +10,7 @@ declare
   wrong integer := 0;
 begin
   perform faultline.read_committed('recount');
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   for one in
     select q.name from faultline.queues q where q.limited and (recount.queue is null or q.name = recount.queue) order by q.name
   loop

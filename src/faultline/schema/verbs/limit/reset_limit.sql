@@ -14,14 +14,14 @@ declare
 begin
   perform faultline.read_committed('reset_limit');
   perform faultline.limited_one(reset_limit.queue, reset_limit.group_key);
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   if not exists (select from faultline.queues q where q.name = reset_limit.queue and q.limited) then
     return false;
   end if;
   perform faultline.limit_queue(reset_limit.queue);
   select * into known from faultline.limits l where l.queue = reset_limit.queue and l.group_key = reset_limit.group_key;
   changed := faultline.write_limit(reset_limit.queue, reset_limit.group_key, coalesce(known.declared, '{}'), '{}', signed);
-  perform faultline.divide(reset_limit.queue);
+  perform faultline.rebalance_permits_now(reset_limit.queue);
   return changed;
 end
 $$;

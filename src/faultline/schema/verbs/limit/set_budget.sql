@@ -19,7 +19,7 @@ declare
 begin
   perform faultline.check_name('the name of a budget', set_budget.budget, 100, known => true);
   perform faultline.read_committed('set_budget');
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   if set_budget.fields is null and faultline.orphaned_budget(set_budget.budget) then
     return faultline.write_budget(set_budget.budget, '{}', '{}', signed);
   end if;

@@ -19,7 +19,7 @@ declare
   changed boolean;
 begin
   perform faultline.read_committed('set_limit');
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   perform faultline.limit_queue(set_limit.queue);
   select * into known from faultline.limits l where l.queue = set_limit.queue and l.group_key = set_limit.group_key;
   checked := faultline.checked_limit(faultline.keep_rate(set_limit.fields, (
@@ -33,7 +33,7 @@ begin
     set_limit.queue, set_limit.group_key, coalesce(known.declared, '{}'), coalesce(known.override, '{}') || checked, signed
   );
   perform faultline.check_shards(set_limit.queue);
-  perform faultline.divide(set_limit.queue);
+  perform faultline.rebalance_permits_now(set_limit.queue);
   return changed;
 end
 $$;

@@ -45,8 +45,8 @@ begin
     raise exception 'the cost of a take from budget "%" must be a number greater than 0, not %', take_budget.budget, take_budget.cost
       using errcode = 'FL005', hint = 'nothing was taken';
   end if;
-  perform faultline.durable();
-  if not faultline.hold(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then
+  perform faultline.require_synchronous_commit();
+  if not faultline.lock_lease(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then
     return query
       select 'stale', null::timestamptz, null::float8, null::float8, r.reason, r.current_token
       from faultline.refuse(
@@ -76,7 +76,7 @@ begin
   );
   if bucket.refilled_at > at + interval '1 second' then
     -- A clock was ahead: nobody waits for the moments that it gave.
-    bucket.line_until := at;
+    bucket.reserved_until := at;
     bucket.next_job := null;
   end if;
   bucket.refilled_at := faultline.refill_moment(bucket.refilled_at, at);
@@ -92,7 +92,7 @@ begin
     or coalesce((wait ->> 'from')::timestamptz <= at, false);
   kept := case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end;
   if bucket.tokens >= take_budget.cost + kept
-    and (has_waited or bucket.line_until <= at or bucket.tokens >= burst)
+    and (has_waited or bucket.reserved_until <= at or bucket.tokens >= burst)
   then
     status := 'taken';
     bucket.tokens := bucket.tokens - take_budget.cost;
@@ -103,7 +103,7 @@ begin
     end if;
   else
     status := 'wait';
-    lined_up := faultline.line_up(
+    lined_up := faultline.reserve_budget_slot(
       bucket, coalesce(wait, '{}'), take_budget.job_id, take_budget.fencing_token, take_budget.cost, has_waited, at
     );
     bucket := lined_up.bucket;
@@ -117,7 +117,7 @@ begin
   update faultline.budgets b
   set tokens = bucket.tokens,
       refilled_at = bucket.refilled_at,
-      line_until = bucket.line_until,
+      reserved_until = bucket.reserved_until,
       next_job = bucket.next_job,
       next_since = bucket.next_since,
       next_cost = bucket.next_cost,

@@ -12,17 +12,15 @@ begin
     raise exception 'a tally needs the id of its worker: rows without one are rolled up' using errcode = 'FL005';
   end if;
   insert into faultline.tallies as t (
-    queue, minute, worker, started, succeeded, failed, retried, released, suspended, programs_changed, expired,
-    lost, refused, recovered, wait_seconds_sum, run_seconds_sum, waits, runs
+    queue, minute, worker, started, succeeded, failed, rescheduled, released, suspended, programs_changed, expired,
+    lost, refused, requeued, wait_seconds_sum, run_seconds_sum, waits, runs
   )
   select
-    r.queue, date_trunc('minute', r.minute), tally.worker_id, r.started, r.succeeded, r.failed, r.retried, r.released,
-    -- The build before this one does not count these.
-    coalesce(r.suspended, 0), coalesce(r.programs_changed, 0), coalesce(r.expired, 0),
-    r.lost, r.refused, r.recovered, r.wait_seconds_sum, r.run_seconds_sum, r.waits, r.runs
+    r.queue, date_trunc('minute', r.minute), tally.worker_id, r.started, r.succeeded, r.failed, r.rescheduled, r.released,
+    r.suspended, r.programs_changed, r.expired, r.lost, r.refused, r.requeued, r.wait_seconds_sum, r.run_seconds_sum, r.waits, r.runs
   from jsonb_to_recordset(tally.rows) as r (
-    queue text, minute timestamptz, started bigint, succeeded bigint, failed bigint, retried bigint, released bigint,
-    suspended bigint, programs_changed bigint, expired bigint, lost bigint, refused bigint, recovered bigint,
+    queue text, minute timestamptz, started bigint, succeeded bigint, failed bigint, rescheduled bigint, released bigint,
+    suspended bigint, programs_changed bigint, expired bigint, lost bigint, refused bigint, requeued bigint,
     wait_seconds_sum float8, run_seconds_sum float8, waits bigint[], runs bigint[]
   )
   where r.minute > faultline.clock() - interval '55 minutes'
@@ -31,22 +29,22 @@ begin
   set started = excluded.started,
       succeeded = excluded.succeeded,
       failed = excluded.failed,
-      retried = excluded.retried,
+      rescheduled = excluded.rescheduled,
       released = excluded.released,
       suspended = excluded.suspended,
       programs_changed = excluded.programs_changed,
       expired = excluded.expired,
       lost = excluded.lost,
       refused = excluded.refused,
-      recovered = excluded.recovered,
+      requeued = excluded.requeued,
       wait_seconds_sum = excluded.wait_seconds_sum,
       run_seconds_sum = excluded.run_seconds_sum,
       waits = excluded.waits,
       runs = excluded.runs
   -- Within a minute counts only grow, so the larger sum is the newer one.
-  where t.started + t.succeeded + t.failed + t.retried + t.released + t.suspended + t.programs_changed + t.expired
-      + t.lost + t.refused + t.recovered
-    <= excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.suspended
-      + excluded.programs_changed + excluded.expired + excluded.lost + excluded.refused + excluded.recovered;
+  where t.started + t.succeeded + t.failed + t.rescheduled + t.released + t.suspended + t.programs_changed + t.expired
+      + t.lost + t.refused + t.requeued
+    <= excluded.started + excluded.succeeded + excluded.failed + excluded.rescheduled + excluded.released + excluded.suspended
+      + excluded.programs_changed + excluded.expired + excluded.lost + excluded.refused + excluded.requeued;
 end
 $$;

@@ -32,7 +32,7 @@ begin
     raise exception '% must be a whole number from % to %', change_setting.name, least_value, greatest_value
       using errcode = 'FL005';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select to_jsonb(s) ->> change_setting.name into was from faultline.settings s for update;
   if was = change_setting.value then
     return was;

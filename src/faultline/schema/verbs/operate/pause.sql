@@ -14,16 +14,16 @@ declare
   since timestamptz;
 begin
   perform faultline.check_name('the name of a queue', pause.queue, 100);
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into was from faultline.queues q where q.name = pause.queue for update;
-  insert into faultline.queues as q (name, paused_at, paused_because, paused_by)
+  insert into faultline.queues as q (name, paused_at, paused_reason, paused_by)
   values (pause.queue, faultline.clock(), signed ->> 'reason', signer)
   on conflict (name) do update
   set paused_at = coalesce(q.paused_at, excluded.paused_at),
-      paused_because = excluded.paused_because,
+      paused_reason = excluded.paused_reason,
       paused_by = excluded.paused_by
   returning q.paused_at into since;
-  if (was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', signer) then
+  if (was.paused_reason, was.paused_by) is distinct from (signed ->> 'reason', signer) then
     insert into faultline.journal (at, event, detail)
     values (faultline.clock(), 'paused', jsonb_build_object('queue', pause.queue) || signed);
   end if;

@@ -12,6 +12,10 @@
 -- stays below 2^53, the limit of exact JSON numbers, until the year 2255. If the floor is already above that time (set
 -- by a caller, or by a clock that was ahead), the time is doubled until it is greater. The last floor plus a constant
 -- would be wrong: a backup that is restored and recovered twice would use the same tokens twice.
+-- The jobs that were running may run on until their workers are refused, or until the leases end by the workers' own
+-- clocks. Their permits are free here, and leases that were granted in a lost history are not known at all. So nothing is
+-- claimed from a queue with limits for the longest lease that is running here, and for 30 s at least: see claim_limited.
+--
 -- The journal records who did it, and why (see signature): with the floor, and with every job that was requeued.
 create or replace function faultline.recover(
   floor bigint default null,
@@ -42,7 +46,7 @@ declare
   unique_ids uuid[];
   patience constant text := current_setting('lock_timeout');
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   if recover.floor not between 0 and 4000000000000000000 then
     raise exception 'the floor must be between 0 and 4e18, so that tokens can still grow' using errcode = 'FL005';
   end if;
@@ -61,6 +65,13 @@ begin
       recover.floor,
       (select min(microseconds << k) from generate_series(0, 12) k where microseconds << k > s.token_floor),
       s.token_floor + 1000000000000
+    )
+  ),
+  recovered_at = greatest(faultline.clock(), s.recovered_at),
+  limits_held_until = faultline.clock() + make_interval(
+    secs => greatest(
+      30,
+      (select max(r.lease_seconds) from faultline.open_jobs r where r.state = 'running' and r.lease_expires_at <= 'infinity')
     )
   )
   returning s.token_floor into chosen;

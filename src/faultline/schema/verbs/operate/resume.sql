@@ -10,7 +10,7 @@ declare
   since timestamptz;
 begin
   perform faultline.check_name('the name of a queue', resume.queue, 100, known => true);
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select q.paused_at into since
   from faultline.queues q
   where q.name = resume.queue and q.paused_at is not null
@@ -18,7 +18,7 @@ begin
   if not found then
     return false;
   end if;
-  update faultline.queues q set paused_at = null, paused_because = null, paused_by = null where q.name = resume.queue;
+  update faultline.queues q set paused_at = null, paused_reason = null, paused_by = null where q.name = resume.queue;
   -- The row says nothing more, unless the queue has limits.
   delete from faultline.queues q where q.name = resume.queue and not q.limited;
   insert into faultline.journal (at, event, detail)

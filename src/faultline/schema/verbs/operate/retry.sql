@@ -1,5 +1,5 @@
 -- Retry a failed or cancelled job. Returns its state: `queued`, or `cancelled` if another job waits under its unique key.
--- Before: failed or cancelled. After: see start_over. With `only_queues`, a job of any other queue is not found.
+-- Before: failed or cancelled. After: see requeue_ended_jobs. With `only_queues`, a job of any other queue is not found.
 -- A child is refused (FL002) if its parent has ended or has gone on past it. With a parent, its children start over.
 -- The journal records who did it and why: see signature.
 create or replace function faultline.retry(
@@ -18,7 +18,7 @@ declare
   refused record;
   signed constant jsonb := faultline.signature(retry.by, retry.reason);
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select j.state into state
   from faultline.open_jobs j
   where j.id = retry.job_id and (retry.only_queues is null or j.queue = any (retry.only_queues))
@@ -33,7 +33,7 @@ begin
   if refused.reason is not null then
     raise exception '%', refused.reason using errcode = case when refused.is_busy then '55P03' else 'FL002' end;
   end if;
-  perform faultline.start_over(array[retry.job_id], signed);
+  perform faultline.requeue_ended_jobs(array[retry.job_id], signed);
   return (select j.state from faultline.open_jobs j where j.id = retry.job_id);
 end
 $$;

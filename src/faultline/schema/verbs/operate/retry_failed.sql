@@ -1,6 +1,6 @@
 -- Retry failed jobs, the last failed first: of a queue, of a task, with an error that begins with a text or is of a
 -- kind (see error_kind); null matches all. Searches at most 10,000 failed and cancelled jobs, and retries at most
--- `max_jobs` of them (up to 1,000). Returns how many were retried and, if there may be more, where to continue: pass it
+-- `max_jobs` of them (up to 1,000). Returns how many were retried, how many were not since that cannot help (see retry), and, if there may be more, where to continue: pass it
 -- as `before_at` and `before_id`. Locked jobs are skipped, and children that cannot be retried (see retry). With `only_queues`, jobs of other queues are not found.
 -- The journal of each job records who did it and why: see signature.
 create or replace function faultline.retry_failed(
@@ -16,6 +16,7 @@ create or replace function faultline.retry_failed(
   reason text default null
 ) returns table (
   retried integer,
+  refused integer,
   next_at timestamptz,
   next_id uuid
 )
@@ -27,9 +28,11 @@ declare
   most constant integer := least(greatest(coalesce(retry_failed.max_jobs, 0), 0), 1000);
   chosen uuid[];
   locked uuid[];
+  plain uuid[];
+  job uuid;
   signed constant jsonb := faultline.signature(retry_failed.by, retry_failed.reason);
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   with seen as materialized (
     select
       j.id, j.state, j.finished_at, j.queue, j.task, j.last_error,
@@ -70,12 +73,28 @@ begin
     order by j.id
     for update skip locked
   );
-  -- Children that only start over with their parent.
-  locked := array(
-    select l.id from unnest(locked) as l (id) cross join faultline.why_not_retried(l.id) w where w.reason is null
-  );
-  perform faultline.start_over(locked, signed);
-  retried := cardinality(locked);
+  refused := 0;
+  plain := array(select j.id from faultline.open_jobs j where j.id = any (locked) and j.flow_id is null);
+  perform faultline.requeue_ended_jobs(plain, signed);
+  retried := cardinality(plain);
+  -- One by one: what keeps one from being retried is no reason for the others. One may have started over with another.
+  foreach job in array array(select l.id from unnest(locked) as l (id) where l.id <> all (plain)) loop
+    if exists (select from faultline.open_jobs j where j.id = job and j.state = 'failed') then
+      begin
+        if (select w.reason from faultline.why_not_retried(job) w) is null then
+          perform faultline.requeue_ended_jobs(array[job], signed);
+          retried := retried + 1;
+        else
+          refused := refused + 1;
+        end if;
+      exception
+        when sqlstate 'FL002' then
+          refused := refused + 1;
+      end;
+    else
+      retried := retried + 1;
+    end if;
+  end loop;
   return next;
 end
 $$;

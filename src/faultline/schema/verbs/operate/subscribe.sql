@@ -35,7 +35,7 @@ begin
       - case when jsonb_typeof(wanted -> 'group') = 'array' then 'group' else '' end
     ) || jsonb_build_object('task', subscribe.task))::text, faultline.clock(), 1024
   );
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into was
   from faultline.subscriptions s
   where s.topic = subscribe.topic and s.task = subscribe.task;

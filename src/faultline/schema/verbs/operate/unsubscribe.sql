@@ -13,7 +13,7 @@ declare
 begin
   perform faultline.check_name('the name of a topic', unsubscribe.topic, 200, known => true);
   perform faultline.check_name('the name of a task', unsubscribe.task, 200, known => true);
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   delete from faultline.subscriptions s where s.topic = unsubscribe.topic and s.task = unsubscribe.task;
   if not found then
     return false;

@@ -20,7 +20,7 @@ begin
     raise exception 'a backfill of % ticks is refused; at most 10000 are allowed', cardinality(backfill.ticks)
       using errcode = 'FL005', hint = 'backfill shorter times, one after the other';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into s from faultline.schedules c
   where c.name = backfill.name
     and (backfill.only_queues is null or coalesce(c.spec -> 'job' ->> 'queue', 'default') = any (backfill.only_queues))
@@ -44,7 +44,7 @@ begin
   if cardinality(wanted) = 0 then
     return 0;
   end if;
-  perform faultline.as_verb('backfill');
+  perform faultline.set_current_verb('backfill');
   with made as materialized (
     select e.position, e.job_id
     from faultline.enqueue_many((
@@ -58,7 +58,7 @@ begin
   on conflict (schedule_id, at, kind) do update
   set outcome = 'backfilled', decided_at = excluded.decided_at, job_id = excluded.job_id
   where k.outcome = 'skipped';
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   perform faultline.schedule_changed(
     s.name, null,
     json_build_object('backfilled', cardinality(wanted), 'from', wanted[1], 'to', wanted[cardinality(wanted)]), signed

@@ -27,7 +27,7 @@ declare
   was faultline.schedules;
   at timestamptz;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   update faultline.workers w
   set schedules = array(
     select unnest(w.schedules) union select d ->> 'digest' from json_array_elements(declare_schedules.declarations) d order by 1

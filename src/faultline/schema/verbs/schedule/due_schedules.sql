@@ -1,7 +1,10 @@
 -- The schedules with ticks to decide about, longest due first: those with one of these digests, and those made at run time.
--- One that fails is not among them until its time comes, so that it keeps no other from its ticks.
+-- One that fails is not among them until its time comes, so that it keeps no other from its ticks. Nor are those of `but_not`,
+-- which the caller has just looked at: any of them may be locked.
 -- `clock` is the time to compute with: `tick` takes no tick that is later.
-create or replace function faultline.due_schedules(digests text[], max_schedules integer default 100) returns table (
+create or replace function faultline.due_schedules(
+  digests text[], max_schedules integer default 100, but_not text[] default '{}'
+) returns table (
   name text,
   revision bigint,
   next_at timestamptz,
@@ -25,6 +28,7 @@ begin
     select s.name, s.revision, s.next_at, s.since, s.spec::text, at
     from faultline.schedules s
     where s.look_at <= at and (s.digest is null or s.digest = any (due_schedules.digests))
+      and s.name <> all (due_schedules.but_not)
     order by s.look_at
     limit due_schedules.max_schedules;
 end

@@ -13,7 +13,7 @@ declare
   was faultline.schedules;
   at timestamptz;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into was from faultline.schedules s
   where s.name = pause_schedule.name
     and (pause_schedule.only_queues is null or coalesce(s.spec -> 'job' ->> 'queue', 'default') = any (pause_schedule.only_queues))

@@ -14,7 +14,7 @@ declare
   was faultline.schedules;
 begin
   perform faultline.check_name('the name of a schedule', remove_schedule.name, 200, known => true);
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into was from faultline.schedules s
   where s.name = remove_schedule.name
     and (remove_schedule.only_queues is null or coalesce(s.spec -> 'job' ->> 'queue', 'default') = any (remove_schedule.only_queues))
@@ -26,9 +26,9 @@ begin
     raise exception 'schedule % is in the code of a worker that runs, which would make it again', remove_schedule.name
       using errcode = 'FL002', hint = 'pause it, or take it from the code and deploy that first';
   end if;
-  perform faultline.as_verb('remove_schedule');
+  perform faultline.set_current_verb('remove_schedule');
   delete from faultline.schedules s where s.id = was.id;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   perform faultline.schedule_changed(remove_schedule.name, was.spec, null, signed);
   return true;
 end

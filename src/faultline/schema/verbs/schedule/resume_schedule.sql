@@ -13,7 +13,7 @@ declare
   was faultline.schedules;
   at timestamptz;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into was from faultline.schedules s
   where s.name = resume_schedule.name
     and (resume_schedule.only_queues is null or coalesce(s.spec -> 'job' ->> 'queue', 'default') = any (resume_schedule.only_queues))
@@ -29,7 +29,7 @@ begin
   if was.paused_at is null then
     return false;
   end if;
-  perform faultline.as_verb('resume_schedule');
+  perform faultline.set_current_verb('resume_schedule');
   update faultline.schedules s
   set paused_at = null,
       revision = s.revision + 1,
@@ -40,7 +40,7 @@ begin
       changed_by = signed ->> 'by',
       reason = signed ->> 'reason'
   where s.id = was.id;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   insert into faultline.journal (at, event, detail)
   values (at, 'resumed', jsonb_build_object(
     'schedule', resume_schedule.name, 'name', 'schedule ' || resume_schedule.name, 'paused_at', was.paused_at

@@ -14,7 +14,7 @@ declare
   s faultline.schedules;
   made uuid;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into s from faultline.schedules c
   where c.name = run_schedule.name
     and (run_schedule.only_queues is null or coalesce(c.spec -> 'job' ->> 'queue', 'default') = any (run_schedule.only_queues))
@@ -31,10 +31,10 @@ begin
   from faultline.enqueue_many(json_build_array(
     faultline.tick_job(s.name, s.spec, found_at, found_at, false)
   )) e;
-  perform faultline.as_verb('run_schedule');
+  perform faultline.set_current_verb('run_schedule');
   insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at, job_id)
   values (s.id, found_at, 'manual', 'manual', faultline.clock(), made);
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   -- The next tick sees that it runs, if it cares.
   update faultline.schedules c
   set jobs = (array_append(faultline.busy_jobs(s.jobs), made))[:100]

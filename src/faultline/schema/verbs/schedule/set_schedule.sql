@@ -22,7 +22,7 @@ begin
   if wanted is not null then
     perform faultline.check_schedule(set_schedule.name, wanted);
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into was from faultline.schedules s where s.name = set_schedule.name for update;
   at := faultline.clock();
   if wanted is null then

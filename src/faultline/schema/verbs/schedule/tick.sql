@@ -25,7 +25,7 @@ declare
   overlap text;
   is_new boolean;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   select * into s from faultline.schedules c
   where c.name = tick.name and c.revision = tick.revision and c.next_at is not distinct from tick.expected
     and c.paused_at is null and c.ended_at is null
@@ -58,7 +58,7 @@ begin
     raise exception 'schedule %: these ticks do not follow its position', tick.name
       using errcode = 'FL005', hint = 'compute them from what due_schedules returns';
   end if;
-  perform faultline.as_verb('tick');
+  perform faultline.set_current_verb('tick');
   insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at, last_at, ticks)
   select s.id, m."from", 'missed', 'missed', clock, m."to", m.ticks
   from jsonb_to_recordset(tick.missed) as m ("from" timestamptz, "to" timestamptz, ticks bigint)
@@ -74,7 +74,7 @@ begin
         outcome := 'skipped';
       end if;
     end if;
-    perform faultline.as_verb('tick');
+    perform faultline.set_current_verb('tick');
     insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at) values (s.id, at, 'tick', outcome, clock)
     on conflict do nothing;
     continue when not found;
@@ -89,7 +89,7 @@ begin
       if overlap = 'one' and is_new and cardinality(busy) > 0 and not faultline.wait_behind(job_id, busy[1]) then
         raise exception 'the job of schedule % that runs cannot be waited for now', tick.name using errcode = '55P03';
       end if;
-      perform faultline.as_verb('tick');
+      perform faultline.set_current_verb('tick');
       update faultline.ticks k set job_id = tick.job_id where k.schedule_id = s.id and k.at = tick.at and k.kind = 'tick';
       busy := case when overlap in ('skip', 'one') then busy || job_id else array[job_id] end;
     end if;
@@ -105,6 +105,6 @@ begin
       failed_at = null,
       last_error = null
   where c.id = s.id;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
 end
 $$;

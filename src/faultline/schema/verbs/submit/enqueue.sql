@@ -86,7 +86,7 @@ begin
     );
   end if;
   if current_setting('synchronous_commit') = 'off' then
-    perform faultline.durable();
+    perform faultline.require_synchronous_commit();
   end if;
   -- After the checks: a very long delay would overflow.
   due := coalesce(enqueue.run_at, at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at);
@@ -116,11 +116,11 @@ begin
         select w.id
         from faultline.workers w
         where enqueue.queue = any (w.sleeping)
-          and w.beat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
+          and w.heartbeat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
         order by random()
         limit 3
       ) into chosen;
-      perform faultline.wake(enqueue.queue, enqueue.priority, transaction_timestamp(), nullif(chosen, '{}'));
+      perform faultline.wake(enqueue.queue, enqueue.priority, transaction_timestamp(), nullif(chosen, '{}'), array[new_id]);
     end if;
   end if;
   return new_id;

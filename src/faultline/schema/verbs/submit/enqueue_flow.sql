@@ -109,7 +109,7 @@ begin
   if problem is not null then
     raise exception 'the graph is refused: %', problem using errcode = 'FL005', detail = 'Nothing was enqueued.';
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   -- As text, from the first character to the last: the arguments are stored as they were sent.
   select json_agg((
     select json_object_agg(f.key, f.value)
@@ -119,7 +119,7 @@ begin
   from json_array_elements(enqueue_flow.nodes::json) with ordinality as n (value, nth);
   document := faultline.read_jobs(document::text, at, limits.args_bytes_max);
   select k.ids[1] as id, k.news[1] as is_new into root
-  from faultline.place_known(
+  from faultline.insert_or_find_jobs(
     json_build_array(((document -> 0)::jsonb || jsonb_build_object('digest', md5(graph::text)))::json), at, limits.args_bytes_max
   ) k;
   if not root.is_new then
@@ -179,7 +179,7 @@ begin
   into ids, queues, lowest_priority, grouped
   from inserted i;
   if grouped then
-    perform faultline.enter_groups(ids);
+    perform faultline.insert_arrival_events(ids);
   end if;
   insert into faultline.calls (
     id, job_id, number, kind, name, fencing_token, begun_at, awaited, policy, total, spawned

@@ -25,7 +25,7 @@ create or replace function faultline.enqueue_many(
   appears_late boolean default false,
   fresh boolean default false
 ) returns table (
-  place bigint,
+  ordinal bigint,
   job_id uuid,
   created boolean
 )
@@ -49,10 +49,10 @@ declare
   lowest_run_at timestamptz;
   grouped boolean;
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   if enqueue_many.fresh then
     document := enqueue_many.jobs::json;
-    with placed as (
+    with inserted as (
       insert into faultline.new_jobs
       select * from faultline.parse_new_jobs(document, at, limits.args_bytes_max)
       returning id, queue, priority, coalesce(group_at, next_run_at) as run_at, coalesce(idempotency_key, unique_key) as key,
@@ -62,31 +62,34 @@ begin
       array_agg(n.id), array_fill(true, array[count(*)::integer]), max(n.key),
       min(n.queue), max(n.queue), min(n.priority), min(n.run_at), bool_or(n.in_group)
     into ids, news, some_key, first_queue, last_queue, lowest_priority, lowest_run_at, grouped
-    from placed n;
+    from inserted n;
     if some_key is not null then
       raise exception 'with fresh => true, jobs cannot have idempotency keys or be unique' using errcode = 'FL005';
     end if;
     if grouped then
-      perform faultline.enter_groups(ids);
+      perform faultline.insert_arrival_events(ids);
     end if;
   else
     document := faultline.read_jobs(enqueue_many.jobs, at, limits.args_bytes_max);
     select k.ids, k.news, k.first_queue, k.last_queue, k.lowest_priority, k.lowest_run_at
     into ids, news, first_queue, last_queue, lowest_priority, lowest_run_at
-    from faultline.place_known(document, at, limits.args_bytes_max) k;
+    from faultline.insert_or_find_jobs(document, at, limits.args_bytes_max) k;
   end if;
   -- It may have waited for a key of somebody else's: by now later jobs may have been claimed.
   late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
   -- One and the same hint for all that a larger transaction enqueues, so that PostgreSQL sends it once.
   -- A few jobs are not for everybody: all would claim, and all but one in vain. Two more are woken than there are jobs, of
   -- those that were seen lately; the others look by themselves soon enough.
-  perform faultline.wake(q.name, lowest_priority, least(lowest_run_at, transaction_timestamp()), q.chosen)
+  perform faultline.wake(
+    q.name, lowest_priority, least(lowest_run_at, transaction_timestamp()), q.chosen,
+    case when first_queue = last_queue and not (false = any (news)) then ids end
+  )
   from (
     select
       served.name,
       case when lowest_run_at = at and not late and cardinality(ids) <= 20 then
         (array_agg(w.id order by random()) filter (
-          where w.beat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
+          where w.heartbeat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
         ))[:cardinality(ids) + 2]
       end as chosen
     from faultline.workers w cross join unnest(w.queues) as served (name)
@@ -98,7 +101,7 @@ begin
     and (first_queue = last_queue or exists (
       select from json_array_elements(document) j where coalesce(j ->> 'queue', 'default') = q.name
     ));
-  return query select u.place, u.id, u.new from unnest(ids, news) with ordinality as u (id, new, place);
+  return query select u.ordinal, u.id, u.new from unnest(ids, news) with ordinality as u (id, new, ordinal);
 end
 $$;
 
@@ -108,26 +111,11 @@ create or replace function faultline.enqueue_many(
   appears_late boolean default false,
   fresh boolean default false
 ) returns table (
-  place bigint,
+  ordinal bigint,
   job_id uuid,
   created boolean
 )
 language sql volatile
 as $$
   select * from faultline.enqueue_many($1::text, $2, $3);
-$$;
-
--- The same for a document that is jsonb, as the builds before version 2 of the protocol send it.
-create or replace function faultline.enqueue_many(
-  jobs jsonb,
-  appears_late boolean default false,
-  fresh boolean default false
-) returns table (
-  place bigint,
-  job_id uuid,
-  created boolean
-)
-language sql volatile
-as $$
-  select * from faultline.enqueue_many(jobs::text, appears_late, fresh);
 $$;

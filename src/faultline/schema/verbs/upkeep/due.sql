@@ -3,14 +3,13 @@
 --
 -- The bounds are hints, and the priorities are scanned one by one, both as in `claim`. A bound is an element of
 -- `bound_queues`, `priorities`, `lower_bounds` and `lower_ids`; bounds are in the order of `queues`, then of their
--- priorities. `flows` as in `claim`.
+-- priorities.
 create or replace function faultline.due(
   queues text[],
   bound_queues text[] default '{}',
   priorities integer[] default '{}',
   lower_bounds timestamptz[] default '{}',
-  lower_ids uuid[] default '{}',
-  flows boolean default false
+  lower_ids uuid[] default '{}'
 ) returns setof text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -37,7 +36,7 @@ begin
   foreach wanted in array due.queues loop
     previous := -32768;
     if wanted = any (limited) then
-      if faultline.next_turn(wanted) <= at then
+      if faultline.next_claim_at(wanted) <= at then
         return next wanted;
       end if;
     end if;
@@ -70,7 +69,6 @@ begin
           and j.priority = level
           and (j.next_run_at, j.id) >= (lower_bound, lower_id)
           and j.next_run_at <= at
-          and (due.flows or j.flow_id is null)
       ) then
         if not exists (select from faultline.queues q where q.name = wanted and q.paused_at is not null) then
           return next wanted;

@@ -34,7 +34,7 @@ begin
   ) then
     return;
   end if;
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   with late as materialized (
     select r.ctid
     from faultline.open_jobs r

@@ -48,7 +48,7 @@ begin
   if prune.older_than < interval '0' then
     raise exception 'older_than must not be negative' using errcode = 'FL005';
   end if;
-  perform faultline.as_verb('prune');
+  perform faultline.set_current_verb('prune');
   case prune.what
     when 'ledger' then
       with old as (
@@ -216,7 +216,7 @@ begin
     -- If one of these ids is enqueued again, `claim` must give it a token above all that were used before.
     update faultline.settings s set token_floor = highest where s.token_floor < highest;
   end if;
-  perform faultline.as_verb('');
+  perform faultline.set_current_verb('');
   if ctids is not null then
     -- A BRIN index keeps the oldest time that a range of pages ever had. When new rows fill the range, every prune
     -- would still read it, and in the end the whole table. So desummarize the range; vacuum summarizes it again. A

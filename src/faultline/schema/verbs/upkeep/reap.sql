@@ -3,9 +3,12 @@
 -- before the next claim raises the token. Several reapers may run at once: each skips rows that another has locked.
 -- A caller that has just reconnected after an outage, or was refused itself, passes `notice_dead => false`: other
 -- workers may be reconnecting too. Then no worker counts as dead, and jobs whose attempt would count are not reaped.
+-- `latest` is the latest time that a caller with a heartbeat expects of the server's clock: the answer to its last one, and
+-- what has passed since by its own steady clock. Where the server's clock is ahead of that, it was set forward, and all
+-- workers seem silent and all leases expired: the reap judges by `latest`.
 -- `lower_bound` is a hint from `first_expired`: no held lease expired before it. It is not used if a worker is dead.
 --
--- Does the lost attempt count? Yes, if this job must have killed its worker: its start is recorded (mark_started), and
+-- Does the lost attempt count? Yes, if this job must have killed its worker: its start is recorded (record_start), and
 -- the worker lost no other job with a recorded start when it died, not even in an earlier pass. A last attempt with a
 -- recorded start always ends the job as failed. Otherwise the attempt does not count: another job in the same worker
 -- may have killed it.
@@ -20,7 +23,8 @@
 create or replace function faultline.reap(
   max_jobs integer default 1000,
   notice_dead boolean default true,
-  lower_bound timestamptz default '-infinity'
+  lower_bound timestamptz default '-infinity',
+  latest timestamptz default 'infinity'
 ) returns table (
   job_id uuid,
   fencing_token bigint,
@@ -45,8 +49,8 @@ as $$
 #variable_conflict use_column
 declare
   -- Read once. Not `now()`, which does not advance in a loop of PL/pgSQL.
-  at constant timestamptz := faultline.clock();
-  dead constant text[] := case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end;
+  at constant timestamptz := least(faultline.clock(), reap.latest);
+  dead constant text[] := case when reap.notice_dead then array(select faultline.dead_workers(at)) else '{}' end;
   -- Without dead workers, read expired leases only; otherwise all running jobs, which is rare and bounded.
   horizon constant timestamptz := case when cardinality(dead) > 0 then 'infinity'::timestamptz else at end;
   earliest constant timestamptz := case when cardinality(dead) > 0 then '-infinity' else reap.lower_bound end;
@@ -66,7 +70,7 @@ declare
   parents uuid[];
   unique_ids uuid[];
 begin
-  perform faultline.durable();
+  perform faultline.require_synchronous_commit();
   -- Every worker calls this every second, and there is rarely anything to do: then this one query is all it costs.
   if cardinality(dead) = 0
     and not exists (
@@ -95,7 +99,7 @@ begin
         -- Only what was reaped since the last heartbeat or renewal: the worker did not run older ones when it died.
         and not exists (
           select from faultline.journal e
-          where e.at > greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)
+          where e.at > greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.heartbeat_at)
             and split_part(e.owner, '/', 1) = split_part(r.lease_owner, '/', 1)
             and e.detail @> '{"started": true}'
         ) as guilty,
@@ -109,9 +113,9 @@ begin
         -- A heartbeat comes every second, and may be delayed by a lock. A dead worker's lease has at least two thirds
         -- of its time left, so a short lease needs a shorter silence than that: otherwise no attempt under it would
         -- ever count.
-        coalesce(w.beat_at > at - make_interval(secs => least(5, greatest(1.2, r.lease_seconds * 0.6))), false)
+        coalesce(w.heartbeat_at > at - make_interval(secs => least(5, greatest(1.2, r.lease_seconds * 0.6))), false)
           and w.id <> all (dead) as alive,
-        coalesce(w.beat_at <= run_noticed_at and run_noticed_at > at - interval '30 seconds', false) as is_away
+        coalesce(w.heartbeat_at <= run_noticed_at and run_noticed_at > at - interval '30 seconds', false) as is_away
     ) h
     cross join lateral (
       select
@@ -151,7 +155,7 @@ begin
     select
       faultline.clock(), t.id, 'lease_reaped', t.fencing_token, t.owner,
       jsonb_build_object('reason', t.reason, 'state', t.state, 'attempt', t.attempt, 'started', t.started)
-        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)
+        || faultline.lease_details(t.claimed_at, t.lease_expires_at, t.renewals)
     from taken t
     order by t.id
   )
@@ -176,18 +180,21 @@ begin
   perform faultline.wake_for(ids);
   if cardinality(dead) > 0 then
     -- Remove a dead worker once all its jobs are reaped: those with locked rows are reaped later. If it is alive after
-    -- all, its next heartbeat adds it again.
+    -- all, its next heartbeat adds it again. A worker whose row is locked is removed later: waiting for it would keep the
+    -- jobs of all the others.
     with gone as (
       delete from faultline.workers w
-      where w.id = any (dead)
+      where w.ctid = any (array(
+          select d.ctid from faultline.workers d where d.id = any (dead) for update skip locked
+        ))
         and not exists (
           select from faultline.open_jobs j
           where j.state = 'running' and split_part(j.lease_owner, '/', 1) = w.id
         )
-      returning w.id, w.host, w.pid, w.beat_at
+      returning w.id, w.host, w.pid, w.heartbeat_at
     )
     insert into faultline.journal (at, event, owner, detail)
-    select faultline.clock(), 'worker_lost', g.id, jsonb_build_object('host', g.host, 'pid', g.pid, 'last_beat', g.beat_at)
+    select faultline.clock(), 'worker_lost', g.id, jsonb_build_object('host', g.host, 'pid', g.pid, 'last_heartbeat', g.heartbeat_at)
     from gone g;
   end if;
   return query select * from unnest(ids, tokens, owners, states, reasons, queues, tasks, attempts, attempts_max, errors);

@@ -12,8 +12,8 @@ as $$
 declare
   ids uuid[];
 begin
-  perform faultline.durable();
-  perform faultline.as_verb('reconcile');
+  perform faultline.require_synchronous_commit();
+  perform faultline.set_current_verb('reconcile');
   with doubled as materialized (
     select j.id
     from faultline.open_jobs j
@@ -41,13 +41,13 @@ begin
     where s.token_floor < highest.token
   )
   select array_agg(c.id) into ids from closed c;
-  perform faultline.as_verb('');
-  perform faultline.wake_overslept(reconcile.max_jobs);
-  perform faultline.break_circles();
+  perform faultline.set_current_verb('');
+  perform faultline.wake_overdue_suspended(reconcile.max_jobs);
+  perform faultline.cancel_deadlocked_jobs();
   if current_setting('transaction_isolation') = 'read committed' then
     perform faultline.recount();
     -- Last: jobs that take something wait for the lock.
-    perform faultline.wake_takers(b.name, b.asleep)
+    perform faultline.wake_budget_waiters(b.name, b.asleep)
     from (
       select b.name, b.asleep from faultline.budgets b where b.asleep is not null order by b.name for update skip locked
     ) b;

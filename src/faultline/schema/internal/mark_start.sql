@@ -1,5 +1,0 @@
--- Whether a worker must call `mark_started` before it runs this attempt: it is the last one, or the job was reaped before.
--- Other attempts save this write.
-create or replace function faultline.mark_start(attempt integer, max_attempts integer, reaps integer) returns boolean
-language sql immutable parallel safe
-return attempt >= max_attempts or reaps > 0;

@@ -1,0 +1,22 @@
+-- Raise FL002 if this job cannot start over with its parent: its saga was undone, and it would fail at once.
+create or replace function faultline.refuse_reopening(job_id uuid) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  saga constant text := faultline.undone_saga(refuse_reopening.job_id);
+  parent record;
+begin
+  if saga is null then
+    return;
+  end if;
+  select c.job_id, c.number into parent
+  from faultline.open_jobs j
+  join faultline.calls c on c.id = j.call_id
+  where j.id = refuse_reopening.job_id;
+  raise exception 'job % cannot be retried: the saga of its child %, call %, was undone', parent.job_id, refuse_reopening.job_id, saga
+    using errcode = 'FL002', hint = case parent.number
+      when '0' then 'enqueue the graph again' else format('fork it before call %s: it calls its children anew', parent.number)
+    end;
+end
+$$;

@@ -1,0 +1,34 @@
+-- Wake a worker that sleeps, if somebody waits for a permit that is free now: of the queue, or of one of the groups. Not if nobody
+-- is to be notified: see `wake`, and `complete`.
+create or replace function faultline.wake_for_free_permit(queue text, at_shard integer, group_keys text[]) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+begin
+  if current_setting('faultline.notify', true) = 'off' then
+    return;
+  end if;
+  if (
+    select s.has_unmet_demand from faultline.shards s
+    where s.queue = wake_for_free_permit.queue and s.shard = at_shard
+    order by s.changed_second desc
+    limit 1
+  ) or exists (
+    select
+    from unnest(wake_for_free_permit.group_keys) as k (group_key)
+    cross join lateral (
+      select g.has_waiting from faultline.groups g
+      where g.group_key = k.group_key and g.queue = wake_for_free_permit.queue
+      order by g.changed_second desc
+      limit 1
+    ) g
+    where g.has_waiting
+  ) then
+    perform faultline.wake_one(wake_for_free_permit.queue);
+  end if;
+end
+$$;

@@ -1,0 +1,46 @@
+-- Keep the accounts of limits small and right, in the background: apply the events of queues that nobody claims from, and
+-- once a minute everything; once a minute look whether permits are counted right, and jobs that run have one, and let jobs
+-- give way that wait for each other's groups; lend permits between shards; forget up to `max_groups` groups that have nothing
+-- left. Never waits: a shard that somebody holds is left for the next time. At most 50 queues, others each time: a transaction
+-- holds the locks of few. Returns how many groups were forgotten.
+create or replace function faultline.maintain_limits(max_groups integer default 500) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  one record;
+  miscounted text[] := '{}';
+  looked boolean := false;
+  chosen constant text[] := array(select q.name from faultline.queues q where q.limited order by random() limit 50);
+  forgotten integer := 0;
+begin
+  perform faultline.read_committed('maintain_limits');
+  -- Claims wait for its locks, and it promises nothing: what a crash takes back, the next one does again.
+  perform faultline.allow_asynchronous_commit();
+  -- Before anything is locked: it reads all groups of a queue.
+  for one in
+    select q.name
+    from faultline.queues q
+    where q.name = any (chosen) and exists (
+      select from faultline.shards s
+      where s.queue = q.name
+        and s.all_events_applied_at not between faultline.clock() - interval '1 minute' and faultline.clock() + interval '1 second'
+    )
+  loop
+    looked := true;
+    if faultline.is_miscounted(one.name) then
+      miscounted := miscounted || one.name;
+    end if;
+  end loop;
+  if looked then
+    perform faultline.break_group_deadlocks();
+  end if;
+  for one in select q.name, q.shards from faultline.queues q where q.name = any (chosen) order by q.name loop
+    forgotten := forgotten + faultline.maintain_queue(
+      one.name, one.shards, greatest(0, maintain_limits.max_groups - forgotten), one.name = any (miscounted)
+    );
+  end loop;
+  return forgotten;
+end
+$$;

@@ -1,0 +1,13 @@
+-- Let another worker claim first from a queue whose permits are all in use. A worker with as many slots as the queue has permits
+-- would get each one back that it gives: it claims at once, and nobody is woken. Returns whether somebody was woken; then
+-- give it a moment before you claim.
+create or replace function faultline.yield_to_waiting_worker(queue text, worker_id text) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return exists (select from faultline.shards s where s.queue = yield_to_waiting_worker.queue and s.has_unmet_demand)
+    and faultline.wake_one(yield_to_waiting_worker.queue, yield_to_waiting_worker.worker_id);
+end
+$$;

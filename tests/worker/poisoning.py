@@ -1,0 +1,242 @@
+"""Tasks that harm the process that they run in, for tests. A process imports this module."""
+
+from __future__ import annotations
+
+import contextvars
+import faulthandler
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, NoReturn, Self
+
+from faultline import ContinueAsNew, Faultline
+
+app = Faultline()
+note = logging.getLogger("tests.poisoning")
+inherited = contextvars.ContextVar("inherited", default="nothing")
+
+
+def _leave(*_: Any) -> NoReturn:
+    os._exit(9)
+
+
+class Bomb:
+    """What it is read as raises."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _explode, (self.kind,)
+
+
+def _explode(kind: str) -> NoReturn:
+    raise getattr(__import__("builtins"), kind)("read in the worker")
+
+
+class BombError(Exception):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _explode, (self.args[0],)
+
+
+class NewError(Exception):
+    """Raises where it is made again."""
+
+    def __new__(cls, *args: Any) -> Self:
+        if os.environ.get("NEW_ERROR_EXITS"):
+            raise SystemExit(4)
+        return super().__new__(cls, *args)
+
+
+@app.task(executor="process", max_attempts=1)
+def bomb(kind: str) -> Any:
+    return Bomb(kind)
+
+
+@app.task(executor="process", max_attempts=1)
+def bomb_error(kind: str) -> None:
+    raise BombError(kind)
+
+
+@app.task(executor="process", max_attempts=1)
+def bomb_log(kind: str) -> str:
+    note.warning("logged", extra={"bomb": Bomb(kind)})
+    return "done"
+
+
+@app.task(executor="process", max_attempts=1)
+def new_error() -> None:
+    raise NewError("no such order")
+
+
+class OwnError(Exception):
+    """Raises where its arguments or attributes are asked for."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self._kind = kind
+
+    @property
+    def args(self) -> NoReturn:  # type: ignore[override]
+        raise getattr(__import__("builtins"), self._kind)("asked")
+
+
+@app.task(executor="process", max_attempts=1)
+def raise_unusual(how: str) -> None:
+    error: Exception = ValueError("too many digits", 10**5000)
+    if how == "attribute":
+        error = ValueError("too many digits")
+        vars(error)["number"] = 10**5000
+    if how == "key":
+        vars(error)[(1, 2)] = 3  # type: ignore[index]
+    if how in ("SystemExit", "ValueError"):
+        error = OwnError(how)
+    raise error
+
+
+@app.task(executor="process", max_attempts=1)
+def begin_anew(text: str, times: int) -> str | ContinueAsNew:
+    return ContinueAsNew(text * times, 0) if times else text[:1]
+
+
+@app.task(executor="process", max_attempts=1)
+def replace_json() -> int:
+    json.dumps = lambda *_, **__: b"bytes"  # type: ignore[assignment]
+    return os.getpid()
+
+
+@app.task(executor="process", max_attempts=1)
+def several(kinds: list[str]) -> None:
+    raise ExceptionGroup("several", [getattr(__import__("builtins"), kind)(kind) for kind in kinds])
+
+
+@app.task(executor="process", max_attempts=1)
+def huge(mebibytes: int, how: str) -> Any:
+    text = "x" * (mebibytes * 1024 * 1024)
+    if how == "raise":
+        raise RuntimeError(text)
+    if how == "log":
+        note.warning("%s", text, extra={"more": text})
+        return "done"
+    return text
+
+
+@app.task(executor="process", max_attempts=1)
+def send_raw(mebibytes: int) -> None:
+    """Write to the worker what no process of tasks writes."""
+    wire = socket.socket(fileno=int(sys.orig_argv[-3]))
+    wire.sendall((mebibytes * 1024 * 1024).to_bytes(8) + b"x" * 1000)
+    time.sleep(60)
+
+
+@app.task(executor="process", max_attempts=1)
+def send_nonsense(text: str) -> None:
+    wire = socket.socket(fileno=int(sys.orig_argv[-3]))
+    wire.sendall(len(text.encode()).to_bytes(8) + text.encode())
+    time.sleep(60)
+
+
+@app.task(executor="process", max_attempts=1)
+def state() -> dict[str, Any]:
+    """What a job finds in its process."""
+    return {
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),  # noqa: PTH109
+        "umask": _umask(),
+        "handlers": [str(signal.getsignal(number)) for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1)],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "timer": signal.getitimer(signal.ITIMER_REAL)[0],
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "stdout": os.fstat(1).st_ino,
+        "stream": sys.stdout is sys.__stdout__ and not getattr(sys.stdout, "closed", True),
+        "environ": os.environ.get("POISONED"),
+        "path": os.environ.get("PATH"),
+        "timeout": socket.getdefaulttimeout(),
+        "recursion": sys.getrecursionlimit(),
+        "inherited": inherited.get(),
+        "handler": [type(one).__name__ for one in logging.getLogger().handlers],
+        "disabled": logging.root.manager.disable,
+        "levels": [one.level for one in logging.getLogger().handlers],
+        "filters": [len(one.filters) for one in logging.getLogger().handlers],
+        "hour": time.localtime(0).tm_hour,
+    }
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@app.task(executor="process", max_attempts=1)
+def poison(how: str) -> int:
+    _POISONS[how]()
+    return os.getpid()
+
+
+@app.task(executor="process", max_attempts=1)
+def wait(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def _change() -> None:
+    """Everything that can be reset."""
+    os.chdir("/")
+    os.umask(0o777)
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, _leave)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    os.close(1)
+    sys.stdout = None
+    os.environ["POISONED"] = "yes"
+    os.environ["TZ"] = "Asia/Tokyo"
+    time.tzset()
+    logging.getLogger().handlers[0].setLevel(logging.CRITICAL)
+    logging.getLogger().handlers[0].addFilter(lambda _: False)
+    del os.environ["PATH"]
+    socket.setdefaulttimeout(0.001)
+    sys.setrecursionlimit(200)
+    inherited.set("a value")
+    logging.getLogger().handlers[:] = []
+    logging.disable(logging.CRITICAL)
+
+
+def _thread(*, daemon: bool) -> None:
+    def end() -> None:
+        time.sleep(0.3)
+        os._exit(9)
+
+    threading.Thread(target=end, daemon=daemon).start()
+
+
+def _raising_alarm() -> None:
+    def late(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt("too late")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.05)
+
+
+_POISONS = {
+    "alarm": lambda: signal.setitimer(signal.ITIMER_REAL, 0.2),
+    "raising alarm": _raising_alarm,
+    "profiling timer": lambda: signal.setitimer(signal.ITIMER_VIRTUAL, 0.05),
+    "watchdog": lambda: faulthandler.dump_traceback_later(0.3, exit=True),
+    "thread": lambda: _thread(daemon=False),
+    "daemon": lambda: _thread(daemon=True),
+    "child": lambda: subprocess.Popen(["/bin/sh", "-c", "sleep 0.3; kill -9 $PPID"]),
+    "group": lambda: os.setpgid(0, 0) if os.getpgrp() != os.getpid() else os.nice(0),
+    "trace": lambda: sys.settrace(lambda frame, *_: os._exit(9) if frame.f_code.co_name == "wait" else None),
+    "changes": _change,
+}
