@@ -100,7 +100,7 @@ MUTANTS = {
     ),
     "keys taken in the order of the submission": (
         "insert_or_find_jobs",
-        ("order by p.idempotency_key, p.place", "order by p.place"),
+        ("order by p.idempotency_key, p.ordinal", "order by p.ordinal"),
         "enqueue-keys-crossed",
         "enqueue ended with DeadlockDetected",
     ),

@@ -200,7 +200,7 @@ class Sessions:
             self._opened.append(Session(connection))
         return self._opened[:number]
 
-    def lock_large_claim(self, player: Player, players: Sequence[Player]) -> dict[str, list[str]]:
+    def play_turn(self, player: Player, players: Sequence[Player]) -> dict[str, list[str]]:
         """Let one program take its next step, until everybody has answered or surely waits. Tells who waits for whom."""
         player.start_turn()
         select.select([player.session], [], [], _QUICK_SECONDS)

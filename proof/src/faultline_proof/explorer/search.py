@@ -180,7 +180,7 @@ class Play:
             self._turn(players[name], list(players.values()), sessions)
 
     def _turn(self, player: Player, players: Sequence[Player], sessions: Sessions) -> None:
-        waited, self._waiting = self._waiting, sessions.lock_large_claim(player, players)
+        waited, self._waiting = self._waiting, sessions.play_turn(player, players)
         if player.name in self._waiting:
             self._seen.lock_waits += 1
             *before, step = player.doing

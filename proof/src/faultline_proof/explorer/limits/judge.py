@@ -17,18 +17,29 @@ if TYPE_CHECKING:
 _ROUNDS = 40
 #: What rounds may go by with nothing granted, while jobs wait and none runs: a shard is heard, then granted from.
 _EMPTY_ROUNDS = 3
+#: The judge comes 30 s later: a longer lease holds the queue longer.
+_HELD = "select true from faultline.settings where limits_held_until > faultline.clock()"
 _RUNNING = "select id, fencing_token, lease_owner, task from faultline.open_jobs where queue = %s and state = 'running'"
 
 
 def keeps(
-    *, queue: int | None = None, group: int | None = None, then: tuple[int | None, int | None] | None = None
+    *,
+    queue: int | None = None,
+    group: int | None = None,
+    then: tuple[int | None, int | None] | None = None,
+    after_hold: bool = False,
 ) -> Callable[[Scene, Ask], list[str]]:
     """No more run than these, and all that waits is granted when it is asked for again and again. `then`: the two
-    that hold in the end, if somebody has changed them.
+    that hold in the end, if somebody has changed them. `after_hold`: `recover` holds all queues with limits, so nothing
+    may be granted until that is over.
     """
 
     def judge(scene: Scene, ask: Ask) -> list[str]:
         faults = exceeded(scene, ask, queue=queue, group=group)
+        if after_hold and ask(_HELD):
+            if granted := _do(ask, steps.claim(scene.queue)):
+                faults.append(f"{granted[0][2]} was granted while recover holds the queue")
+            ask("update faultline.settings set limits_held_until = faultline.clock()")
         last_queue, last_group = then or (queue, group)
         return faults + drained(scene, ask, queue=last_queue, group=last_group)
 
