@@ -181,13 +181,13 @@ def test_a_job_with_the_arguments_of_other_code_waits_for_that_code(
     assert (warning["level"], warning["task"]) == ("warning", "charge")
     assert "the arguments do not match charge(order: 'int')" in warning["error"]
 
-    deployed = Faultline(dsn)
+    with Faultline(dsn) as deployed:
 
-    @deployed.task(name="charge")
-    async def charge_by_id(order_id: int) -> int:
-        return order_id
+        @deployed.task(name="charge")
+        async def charge_by_id(order_id: int) -> int:
+            return order_id
 
-    assert results(deployed, [deployed.handle(job_id)]) == [1]
+        assert results(deployed, [deployed.handle(job_id)]) == [1]
 
 
 def test_interruptions_come_less_and_less_often() -> None:
