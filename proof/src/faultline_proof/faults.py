@@ -71,7 +71,7 @@ class Limits:
     own_failures: Callable[[JobHeld], int] | None = None
     #: Whether the worker that was granted a lease was lost (killed, frozen, cut off) before this reap took it back.
     was_lost: Callable[[Operation, Operation | None], bool] = lambda _, __: True
-    #: The seconds at which an operation was invoked or ended, where the times of the history are none.
+    #: When an operation was invoked or ended, in seconds of the database's clock, where the history has other times.
     seconds_of: Callable[[float], float] = lambda at: at
     #: Tasks whose jobs only schedules make, and the seconds between the moments of schedules by name.
     ticked: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -107,8 +108,8 @@ class Server:
         self.now = now
         self._chance = chance
         self.up = True
-        #: By how much its clock was set forward.
-        self.ahead_seconds = 0.0
+        #: From which line of the record on its clock was set forward, and by how much.
+        self.clock_steps: list[tuple[int, float]] = []
         #: When all sessions ended, by virtual time: in a restart, or when a standby was promoted.
         self.ended_at: list[str] = []
         self.refusal: Refusal | None = None
@@ -118,6 +119,10 @@ class Server:
         #: In the order in which they were made: a restart cuts them in that order.
         self.links: dict[int, Link] = {}
         self._links_made = 0
+
+    def ahead_seconds(self, line: float = math.inf) -> float:
+        """How far its clock is ahead of virtual time, at this line of the record. Default: now."""
+        return sum(seconds for since, seconds in self.clock_steps if since <= line)
 
     def next_number(self) -> int:
         self._links_made += 1

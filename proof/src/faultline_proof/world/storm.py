@@ -193,8 +193,8 @@ class Storm:
         if now < self._set_at + _STEPS_APART_SECONDS:
             return False
         self._set_at = now
+        self._server.clock_steps.append((len(self._record.lines), seconds))
         self._record.note("server", "clock set forward", f"{seconds:.1f} s")
-        self._server.ahead_seconds += seconds
         return True
 
     async def _lie(self) -> bool:

@@ -211,7 +211,7 @@ class _World:
             seconds_to_end=lambda _: CALM_SECONDS_MAX,
             own_failures=(lambda job: self.told.failures[job.job_id]) if storms.ATTEMPTS_JUDGED in self._kinds else None,
             was_lost=self._was_lost,
-            seconds_of=lambda at: self.record.lines[int(at // PLACES)].at,
+            seconds_of=self._server_seconds,
             ticked=limits.TICKED,
             every=limits.EVERY if ticks else {},
             catch_up=limits.CATCH_UP,
@@ -219,6 +219,11 @@ class _World:
             ticked_until=self._said_at(self._loop.time()).timestamp(),
         )
         return [*self._told_wrong(control), *map(str, check(history_of(self.record.lines), final, known))]
+
+    def _server_seconds(self, at: float) -> float:
+        """By the server's clock, which alone says how much of a rate has come in."""
+        line = int(at // PLACES)
+        return self.record.lines[line].at + self.server.ahead_seconds(line)
 
     def _was_lost(self, grant: Operation, reap: Operation | None) -> bool:
         """Whether something happened to the host of a lease that may cost it the lease. Times are places in the record."""
@@ -317,7 +322,7 @@ class _World:
 
     def _said_at(self, seconds: float) -> datetime:
         """What the server's clock says then, as far as it was set until now."""
-        return EPOCH + timedelta(seconds=seconds + self.server.ahead_seconds)
+        return EPOCH + timedelta(seconds=seconds + self.server.ahead_seconds())
 
     def _all_ended(self, control: psycopg.Connection) -> bool:
         if _value(control, "select exists (select from faultline.open_jobs where state in ('queued', 'running'))"):

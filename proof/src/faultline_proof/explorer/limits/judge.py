@@ -23,23 +23,14 @@ _RUNNING = "select id, fencing_token, lease_owner, task from faultline.open_jobs
 
 
 def keeps(
-    *,
-    queue: int | None = None,
-    group: int | None = None,
-    then: tuple[int | None, int | None] | None = None,
-    after_hold: bool = False,
+    *, queue: int | None = None, group: int | None = None, then: tuple[int | None, int | None] | None = None
 ) -> Callable[[Scene, Ask], list[str]]:
     """No more run than these, and all that waits is granted when it is asked for again and again. `then`: the two
-    that hold in the end, if somebody has changed them. `after_hold`: `recover` holds all queues with limits, so nothing
-    may be granted until that is over.
+    that hold in the end, if somebody has changed them.
     """
 
     def judge(scene: Scene, ask: Ask) -> list[str]:
         faults = exceeded(scene, ask, queue=queue, group=group)
-        if after_hold and ask(_HELD):
-            if granted := _do(ask, steps.claim(scene.queue)):
-                faults.append(f"{granted[0][2]} was granted while recover holds the queue")
-            ask("update faultline.settings set limits_held_until = faultline.clock()")
         last_queue, last_group = then or (queue, group)
         return faults + drained(scene, ask, queue=last_queue, group=last_group)
 
@@ -63,7 +54,14 @@ def exceeded(scene: Scene, ask: Ask, *, queue: int | None, group: int | None) ->
 def drained(
     scene: Scene, ask: Ask, *, queue: int | None = None, group: int | None = None, in_order: bool = False
 ) -> list[str]:
-    """Complete what runs, claim, and again, as workers would. `in_order`: by the names of the jobs."""
+    """Complete what runs, claim, and again, as workers would. `in_order`: by the names of the jobs.
+
+    Where `recover` holds the queue, nothing is granted until that is over.
+    """
+    if ask(_HELD):
+        if too_early := _do(ask, steps.claim(scene.queue)):
+            return [f"{too_early[0][2]} was granted while recover holds the queue"]
+        ask("update faultline.settings set limits_held_until = faultline.clock()")
     empty = 0
     granted_before = ""
     for _ in range(_ROUNDS):

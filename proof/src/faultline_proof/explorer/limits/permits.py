@@ -223,7 +223,7 @@ _RECOVERED = [
         _ONE,
         {"operator": does.within(does.recover), "A": does.within(does.claim), "holder": does.once(does.complete_or_give_up)},
         with_recover=True,
-        judge=keeps(group=1, after_hold=True),
+        judge=_KEPT,
     )
 ]
 
