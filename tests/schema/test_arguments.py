@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,20 @@ def test_a_worker_gets_what_was_sent_down_to_the_type_and_the_order_of_keys(queu
 
     queue.complete(lease)
     assert repr(queue.job(job_id).args) == repr(args)
+
+
+@pytest.mark.parametrize("verb", ["first_over", "suspend"])
+def test_nobody_waits_until_infinity(queue: Driver, verb: str) -> None:
+    """Python has no such moment: nobody could read the history."""
+    queue.enqueue()
+    lease = queue.claim_one()
+    wait = {"number": "1", "kind": "sleep", "name": "sleep", "until": "infinity"}
+
+    with pytest.raises(psycopg.errors.CheckViolation, match="finite_until"):
+        if verb == "suspend":
+            queue.run(verbs.suspend([lease], [json.dumps([wait])]))
+        else:
+            queue.run(verbs.first_over(lease, [wait]))
 
 
 def test_what_only_postgresql_can_tell_is_a_refusal_for_clients_too(queue: Driver) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
-from faultline.store.idle import IDLE_SECONDS
+from faultline.store.deadline import Deadline
+from faultline.store.idle import IDLE_SECONDS, Idle
 from faultline.store.lending import Loan, Terms
+from faultline.store.pool import Pool
 from faultline.store.reads import views
 from faultline.store.room import Room
 from tests.worker.working import PATIENCE
@@ -185,6 +188,21 @@ def test_what_is_not_needed_is_closed_after_a_while(dsn: str) -> None:
         assert before[0] > 1
 
     asyncio.run(busy_then_idle())
+
+
+def test_a_connection_that_comes_back_while_the_pool_is_closed_is_closed_too(dsn: str) -> None:
+    class ClosedMeanwhile(Idle[psycopg.Connection]):
+        def put(self, connection: psycopg.Connection) -> None:
+            pool.close()
+            super().put(connection)
+
+    pool = Pool(lambda _: psycopg.connect(dsn), lambda connection: connection, Terms(Room(1)))
+    pool.idle = ClosedMeanwhile(time.monotonic)
+    with pool.connection(Deadline(PATIENCE, time.monotonic)) as connection:
+        pass
+
+    assert connection.closed
+    assert pool.idle.take() is None
 
 
 # The room

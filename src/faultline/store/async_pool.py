@@ -146,3 +146,5 @@ class AsyncPool:
             return
         self.idle.put(connection)
         await self.shrink()
+        if self._closed:  # meanwhile, by another thread
+            await self.drop_idle()

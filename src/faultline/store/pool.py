@@ -147,3 +147,5 @@ class Pool:
             return
         self.idle.put(connection)
         self.shrink()
+        if self._closed:  # meanwhile, by another thread
+            self.drop_idle()

@@ -357,6 +357,7 @@ create table faultline.calls (
   constraint known_policy check (policy in ('raise', 'keep', 'fast', 'cancel', 'run')),
   constraint known_outcome check (outcome in ('done', 'failed', 'timeout', 'closed')),
   constraint ended_has_outcome check ((ended_at is null) = (outcome is null)),
+  constraint finite_until check (isfinite(until)),
   constraint token_positive check (fencing_token >= 0)
 ) with (fillfactor = 70);
 create index calls_awaited on faultline.calls (job_id) where awaited;
