@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: What a program may do by mistake; each is refused before it reaches the server.
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "commit": lambda tx: tx.connection.commit(),
+    "commit of the transaction": lambda tx: tx.commit(),
+    "rollback of the transaction": lambda tx: tx.rollback(),
     "rollback": lambda tx: tx.connection.rollback(),
     "close": lambda tx: tx.connection.close(),
     "autocommit": lambda tx: tx.connection.set_autocommit(False),

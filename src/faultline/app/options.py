@@ -41,6 +41,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("retries", "max_retries"), "it is max_attempts here, which counts the first attempt, too"),
     **dict.fromkeys(("countdown", "eta"), "it is delay or run_at here"),
     **dict.fromkeys(_OF_A_TASK, "it is for @app.task(…) alone"),
+    "bind": "a task gets its job by a parameter with that type: `job: Job`, or `job: BlockingJob` in a plain def",
+    "autoretry_for": "it is retry_on here; without it, every error is tried again",
+    "acks_late": "every job is kept until its end is written",
 }
 
 #: Options that become seconds in a submission.

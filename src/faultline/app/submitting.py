@@ -10,7 +10,7 @@ from faultline import values
 from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.joined import JoinedApp, session_of
-from faultline.app.options import Options, check_text
+from faultline.app.options import Options, TaskOptions, check_options, check_text
 from faultline.app.slips import warn, warn_in_event_loop
 from faultline.app.unawaited import must_await
 from faultline.core import events
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from faultline.app.handle import Looks
     from faultline.app.hooks import HookTable
     from faultline.app.joined import AnySession
-    from faultline.app.options import TaskOptions
     from faultline.app.tasks import Task
     from faultline.core.ids import Ids
     from faultline.core.model import Enqueued
@@ -133,6 +132,9 @@ class Submitting:
                 f'the arguments of task {task} must be a dict by name, as {{"order_id": 42}}, not {args!r:.80}'
             )
         known = self.tasks.get(task)
+        argument = next((word for word in options if known is not None and word in known.signature.parameters), None)
+        if argument is not None and argument not in TaskOptions.__annotations__:
+            raise JobRejected(f'the arguments of task {task} come as a dict: app.enqueue("{task}", {{"{argument}": …}})')
         if known is not None:
             return (known.options(**options) if options else known).bind(**given)
         near = get_close_matches(task, self.tasks, n=1, cutoff=0.8)
@@ -140,11 +142,9 @@ class Submitting:
             warn(f"no task {task} is registered here; did you mean {near[0]}? It is enqueued for a worker that has {task}")
         if "unique" in options:
             raise JobRejected(f"task {task} is not registered in this program, which unique= needs to know its arguments")
-        try:
-            found = Options(**options)
-        except TypeError as error:
-            raise JobRejected(f"unknown option of a job: {error}") from error
-        return Submission(task, values.args_text(dict(given), f"arguments of task {task}"), **found.submitted())
+        check_options(options)
+        text = values.args_text(dict(given), f"arguments of task {task}")
+        return Submission(task, text, **Options(**options).submitted())
 
     def _statements(self, submissions: list[Submission], facts: Facts) -> list[Statement[list[Enqueued]]]:
         """Ids are made here, so that a submission can be sent again after a lost answer and creates each job once."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -89,6 +89,14 @@ class JobTransaction:
         #: The last errors that its session raised.
         self.mishaps: list[Mishap] = []
         self._notice(connection)
+
+    # Not shown to type checkers: they refuse what a transaction does not have.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in ("commit", "rollback"):
+                self.refuse_end(f"tx.{name}()")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def complete(self, result: Json = None) -> None:
         """Complete the job when the transaction commits.
@@ -198,7 +206,7 @@ class JobTransaction:
             for found in of_session(error):
                 self.met(found)
 
-    def refuse_end(self, what: str) -> None:
+    def refuse_end(self, what: str) -> NoReturn:
         raise ConfigError(
             f"{what} would end or change the job's transaction (job {self._job_id}), and later writes would not be fenced;"
             " the end of its `with` block commits it, an exception rolls it back; savepoints are allowed"

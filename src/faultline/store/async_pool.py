@@ -141,10 +141,10 @@ class AsyncPool:
         return None
 
     async def _put(self, connection: psycopg.AsyncConnection) -> None:
-        if self._closed or not is_reusable(connection):
+        if not is_reusable(connection):
             await connection.close()
             return
         self.idle.put(connection)
         await self.shrink()
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # looked at last: another thread may close it at any moment
             await self.drop_idle()

@@ -142,10 +142,10 @@ class Pool:
         return None
 
     def _put(self, connection: psycopg.Connection) -> None:
-        if self._closed or not is_reusable(connection):
+        if not is_reusable(connection):
             connection.close()
             return
         self.idle.put(connection)
         self.shrink()
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # looked at last: another thread may close it at any moment
             self.drop_idle()
