@@ -57,7 +57,8 @@ _NAMES = {
     "aconnect": "connect",
     "aenter": "enter",
     "ajoined": "joined",
-    "agive_way": "break_group_deadlocks",
+    "agive_way": "give_way",
+    "amade": "made",
     "ahappened": "happened",
     "alittle": "little",
     "apause": "pause",
@@ -145,6 +146,8 @@ def blocking(source: Path, *, later: bool = False) -> str:
 
 def _shaped(source: Path, *, later: bool) -> str:
     text = source.read_text()
+    if source.name == "async_sagas.py":
+        return _CALL.sub(r"-> \1:", text)
     if source.name != "async_flows.py":
         return text
     if later:

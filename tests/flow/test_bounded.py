@@ -292,6 +292,31 @@ def test_arguments_of_a_branch_are_compared_beside_others_that_cannot_be(app: Fa
     assert "branch 1 ('allowed') had other arguments when this job ran it" in told
 
 
+@pytest.mark.parametrize("first", ["a saga without undos", "a sleep that is over"])
+def test_arguments_of_a_branch_are_compared_although_its_first_call_is_not_recorded(app: Faultline, first: str) -> None:
+    users = ["ada", "bob"]
+
+    @app.task
+    async def program(job: Job) -> list[bool]:
+        async def allowed(user: str) -> bool:
+            if first == "a sleep that is over":
+                await job.sleep(0)
+                return await job.receive("allow", bool)
+            async with job.saga():
+                return await job.receive("allow", bool)
+
+        return list(await job.gather(*(job.branch(allowed, user) for user in users)))
+
+    handle = program.enqueue()
+    drain(app)
+    handle.signal("allow", True)
+
+    users.reverse()
+    (told,) = drain(app).changed
+
+    assert "branch 1 ('allowed') had other arguments when this job ran it" in told
+
+
 def test_a_branch_of_another_function_is_a_changed_program(app: Faultline) -> None:
     which = ["a"]
 
@@ -316,7 +341,7 @@ def test_a_branch_of_another_function_is_a_changed_program(app: Faultline) -> No
 
 
 def test_a_branch_costs_no_statement(app: Faultline) -> None:
-    """What it was made of rides with its first call."""
+    """What it was made of rides with its calls."""
 
     @app.step
     async def one(n: int) -> int:

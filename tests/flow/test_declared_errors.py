@@ -508,6 +508,35 @@ def test_branches_beside_each_other_get_declared_errors(app: Faultline) -> None:
     assert seen[0] == seen[1]
 
 
+class Listed(Exception):
+    def __init__(self, items: Any) -> None:
+        super().__init__()
+        self.items = items
+
+
+@KINDS
+def test_what_a_program_does_with_a_declared_error_is_not_remembered(app: Faultline, kind: str) -> None:
+    seen: list[Any] = []
+
+    @app.step(raises=(Listed,))
+    def pick() -> None:
+        raise Listed(["one"])
+
+    @task_of(app, kind)
+    async def program(job: Job) -> None:
+        try:
+            await job.do(pick)
+        except Listed as error:
+            seen.append(list(error.items))
+            error.items.append("mine")
+        await job.receive("go", bool)
+
+    handle = program.enqueue()
+    ended(app, handle, waits(app), signals(app, "go", True))
+
+    assert seen == [["one"], ["one"]]
+
+
 @KINDS
 def test_errors_of_children_and_of_signals_are_the_same_in_every_run(app: Faultline, kind: str) -> None:
     seen: list[dict[str, Any]] = []

@@ -335,7 +335,9 @@ class Beside(Calling):
         """Run a call beside others. What ends the whole run is raised."""
         call.begun = True
         try:
-            return Stand(value=await call.run(call))
+            value = await call.run(call)
+            call.branch.program.halt_behind(call.branch)
+            return Stand(value=value)
         except Waiting as waiting:
             return Stand(waits=waiting.waits)
         except Halted as error:

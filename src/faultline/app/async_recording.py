@@ -6,6 +6,7 @@ What keeps a call from being recorded ends the run, whatever the program catches
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -268,7 +269,7 @@ class Recording(Attempt):
         """The error of a step, from nothing but what is recorded of it: every run gets the same one."""
         first, _, frames = text.partition("\n")
         try:
-            error = None if kept is None else values.read_exception(kept, raises)
+            error = None if kept is None else values.read_exception(copy.deepcopy(kept), raises)
         except values.Misfit as misfit:
             return self._does_not_fit(call, "error", misfit)
         if error is None:

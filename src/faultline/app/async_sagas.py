@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
@@ -15,9 +16,10 @@ from faultline.app.blame import is_caused_by
 from faultline.app.outcomes import ContinueAsNew, Outcome
 from faultline.app.slips import check_given, check_step, check_task
 from faultline.app.texts import storable
-from faultline.core.errors import ChildFailed, StepFailed
+from faultline.core.errors import ChildFailed, ConfigError, StepFailed
 from faultline.core.model import Failure
 from faultline.flow import children
+from faultline.flow.calls import amade
 from faultline.flow.ending import Halted, Interrupted, Waiting, is_final
 from faultline.flow.program import Branch, SagaFailure, position
 from faultline.store.verbs import flow as verbs
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -53,7 +56,7 @@ class Part(NamedTuple):
 class Saga:
     """What is undone together: `async with job.saga() as saga`."""
 
-    def __init__(self, program: Program, make: Callable[..., Call[Any]], begin: Callable[[], Any]) -> None:
+    def __init__(self, program: Program, make: Callable[..., Call[Any]], begin: Callable[[Call[Any]], Any]) -> None:
         self._program = program
         self._make = make
         self._begin = begin
@@ -63,22 +66,22 @@ class Saga:
         self.has_failed = False
 
     @overload
-    async def do(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def do(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     @overload
-    async def do(self, step: Step[[], R], *, undo: Step[[R | None], Any]) -> R: ...
+    def do(self, step: Step[[], R], *, undo: Step[[R | None], Any]) -> Call[R]: ...
     @overload
-    async def do(self, step: Step[[A], R], a: A, /, *, undo: Step[[R | None, A], Any]) -> R: ...
+    def do(self, step: Step[[A], R], a: A, /, *, undo: Step[[R | None, A], Any]) -> Call[R]: ...
     @overload
-    async def do(self, step: Step[[A, B], R], a: A, b: B, /, *, undo: Step[[R | None, A, B], Any]) -> R: ...
+    def do(self, step: Step[[A, B], R], a: A, b: B, /, *, undo: Step[[R | None, A, B], Any]) -> Call[R]: ...
     @overload
-    async def do(self, step: Step[[A, B, C], R], a: A, b: B, c: C, /, *, undo: Step[[R | None, A, B, C], Any]) -> R: ...
+    def do(self, step: Step[[A, B, C], R], a: A, b: B, c: C, /, *, undo: Step[[R | None, A, B, C], Any]) -> Call[R]: ...
     @overload
-    async def do(
+    def do(
         self, step: Step[[A, B, C, D], R], a: A, b: B, c: C, d: D, /, *, undo: Step[[R | None, A, B, C, D], Any]
-    ) -> R: ...
-    async def do(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
+    ) -> Call[R]: ...
+    def do(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
         self, step: Step[..., R], *args: Any, undo: Step[..., Any] | None = None, **kwargs: Any
-    ) -> R:
+    ) -> Call[R]:
         """Run a step. If it fails, or a later part, it is undone.
 
         Beside `undo`, a type checker takes positional arguments, up to four.
@@ -94,31 +97,31 @@ class Saga:
         :param kwargs: Named arguments of the step.
         """
         check_step(self._program.job_id, "saga.do", step)
+        self._check_undo("saga.do(undo=...)", undo)
         check_given(args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
         call = self._make("step", step.name, values.digest(args, kwargs), what)
-        result: R = await self._run("saga.do(undo=...)", call, undo, args, kwargs)
-        return result
+        return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
     @overload
-    async def call(self, task: CallableTask[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def call(self, task: CallableTask[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     @overload
-    async def call(self, task: CallableTask[[], R], *, undo: Step[[R | None], Any]) -> R: ...
+    def call(self, task: CallableTask[[], R], *, undo: Step[[R | None], Any]) -> Call[R]: ...
     @overload
-    async def call(self, task: CallableTask[[A], R], a: A, /, *, undo: Step[[R | None, A], Any]) -> R: ...
+    def call(self, task: CallableTask[[A], R], a: A, /, *, undo: Step[[R | None, A], Any]) -> Call[R]: ...
     @overload
-    async def call(self, task: CallableTask[[A, B], R], a: A, b: B, /, *, undo: Step[[R | None, A, B], Any]) -> R: ...
+    def call(self, task: CallableTask[[A, B], R], a: A, b: B, /, *, undo: Step[[R | None, A, B], Any]) -> Call[R]: ...
     @overload
-    async def call(
+    def call(
         self, task: CallableTask[[A, B, C], R], a: A, b: B, c: C, /, *, undo: Step[[R | None, A, B, C], Any]
-    ) -> R: ...
+    ) -> Call[R]: ...
     @overload
-    async def call(
+    def call(
         self, task: CallableTask[[A, B, C, D], R], a: A, b: B, c: C, d: D, /, *, undo: Step[[R | None, A, B, C, D], Any]
-    ) -> R: ...
-    async def call(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
+    ) -> Call[R]: ...
+    def call(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
         self, task: CallableTask[..., R], *args: Any, undo: Step[..., Any] | None = None, **kwargs: Any
-    ) -> R:
+    ) -> Call[R]:
         """Enqueue a job once, as a child, and wait for its result. If it fails, or a later part, it is undone.
 
         A child that has not ended by then is cancelled first. Beside `undo`, a type checker takes positional arguments, up
@@ -135,29 +138,45 @@ class Saga:
         :param kwargs: Named arguments of the task.
         """
         check_task(f"job {self._program.job_id}: ", "saga.call", task, "run it with saga.do({name}, ...)")
+        self._check_undo("saga.call(undo=...)", undo)
         check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
         call = self._make("children", job.task, children.digest_of_jobs([job]), what)
-        result: R = await self._run("saga.call(undo=...)", call, undo, args, kwargs)
-        return result
+        return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
+
+    def _check_undo(self, what: str, undo: Step[..., Any] | None) -> None:
+        if undo is not None:
+            check_step(self._program.job_id, what, undo)
+
+    def _part(self, call: Call[Any], undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call as the program gets it. What it does later with the arguments is not for the undo."""
+        if undo is not None:
+            args, kwargs = unshared(args), unshared(kwargs)
+        call.run = partial(self._run, call.run, undo, args, kwargs)
+        return amade(call)
 
     async def _run(
-        self, what: str, call: Call[Any], undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        run: Callable[[Call[Any]], Any],
+        undo: Step[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call[Any],
     ) -> Any:
         program, result = self._program, list[Any]()
-        if undo is not None:
-            check_step(program.job_id, what, undo)
-            if program.saga_failure is None or program.was_begun(call.number):
-                await self._begin()
-                self.begun.append(Part(call, undo, result, args, kwargs))
+        if undo is not None and (program.saga_failure is None or program.was_begun(call.number)):
+            await self._begin(call)
+            self.begun.append(Part(call, undo, result, args, kwargs))
         try:
-            result.append(await call.now())
+            value = await run(call)
         except Exception as error:
             if program.has_failed(call.number):
                 self.failures.append(error)
             raise
-        return result[0]
+        if undo is not None:
+            result.append(unshared(value))
+        return value
 
     def fail(self, reason: str) -> NoReturn:
         """Undo the parts of this saga, although none of them failed.
@@ -196,15 +215,19 @@ class Sagas(Beside):
             # History once the program has gone on from here.
             program.defer(call.branch, call.as_recorded(outcome="done"))
 
-    async def _begin_saga(self, call: Call[Any], known: Recorded | None) -> None:
+    async def _begin_saga(self, call: Call[Any], known: Recorded | None, part: Call[Any]) -> None:
         """Record it before its first part begins: by that row, the worker and operators know what to undo."""
         program = call.branch.program
+        if self._is_in_transaction():
+            raise ConfigError(
+                f"job {self.id}: call {part.number} ({part.name}) has an undo and runs inside job.transaction(), which would"
+                " take it back without one; run it before the transaction, or after it"
+            )
         if call.number in program.open_sagas or (known is not None and known.outcome == "done"):
             return
         if known is None:
             await self._record(call, call.as_recorded())
-        if not self._is_in_transaction():
-            program.open_sagas[call.number] = call.as_recorded()
+        program.open_sagas[call.number] = call.as_recorded()
 
     async def _leave_by(self, saga: Saga, call: Call[Any], error: Exception | Halted) -> None:
         """An error leaves the saga. Whatever it is, the program cannot catch it and go on with half of what it began."""
@@ -305,6 +328,14 @@ def _failure(saga: Saga, error: Exception | Halted) -> SagaFailure | None:
     if is_caused_by(error, saga.failures) or is_final(error):
         return SagaFailure(_first_line(str(error)), "fail", error)
     return None
+
+
+def unshared(value: T) -> T:
+    """A copy, so that nobody changes it in passing; what cannot be copied, as it is."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - as a lock, or what a library forbids to copy
+        return value
 
 
 def _first_line(text: str) -> str:

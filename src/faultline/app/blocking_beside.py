@@ -337,7 +337,9 @@ class Beside(Calling):
         """Run a call beside others. What ends the whole run is raised."""
         call.begun = True
         try:
-            return Stand(value=call.run(call))
+            value = call.run(call)
+            call.branch.program.halt_behind(call.branch)
+            return Stand(value=value)
         except Waiting as waiting:
             return Stand(waits=waiting.waits)
         except Halted as error:

@@ -6,6 +6,7 @@ What keeps a call from being recorded ends the run, whatever the program catches
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from faultline import values
 from faultline.app.attempt import Attempt
 from faultline.app.blame import is_caused_by
 from faultline.app.texts import result_text, text_of, traceback_of
-from faultline.app.turns import break_group_deadlocks, paused
+from faultline.app.turns import give_way, paused
 from faultline.core import events
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, StaleLease, StepFailed, UnreadableJson
 from faultline.flow.calls import BlockingCall, current, here
@@ -112,7 +113,7 @@ class Recording(Attempt):
         if forgotten:
             self._record_at(call.branch, 0, forgotten, None)
         if known is not None and program.gives_way():
-            break_group_deadlocks()
+            give_way()
         if call.kind not in _PASSED_TO_UNDO and (known is None or known.outcome in (None, "closed")):
             program.halt(call.branch)
         return known
@@ -269,7 +270,7 @@ class Recording(Attempt):
         """The error of a step, from nothing but what is recorded of it: every run gets the same one."""
         first, _, frames = text.partition("\n")
         try:
-            error = None if kept is None else values.read_exception(kept, raises)
+            error = None if kept is None else values.read_exception(copy.deepcopy(kept), raises)
         except values.Misfit as misfit:
             return self._does_not_fit(call, "error", misfit)
         if error is None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -16,9 +17,10 @@ from faultline.app.blocking_stepping import Stepped
 from faultline.app.outcomes import ContinueAsNew, Outcome
 from faultline.app.slips import check_given, check_step, check_task
 from faultline.app.texts import storable
-from faultline.core.errors import ChildFailed, StepFailed
+from faultline.core.errors import ChildFailed, ConfigError, StepFailed
 from faultline.core.model import Failure
 from faultline.flow import children
+from faultline.flow.calls import made
 from faultline.flow.ending import Halted, Interrupted, Waiting, is_final
 from faultline.flow.program import Branch, SagaFailure, position
 from faultline.store.verbs import flow as verbs
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -54,7 +57,9 @@ class Part(NamedTuple):
 class BlockingSaga:
     """What is undone together: `async with job.saga() as saga`."""
 
-    def __init__(self, program: Program, make: Callable[..., BlockingCall[Any]], begin: Callable[[], Any]) -> None:
+    def __init__(
+        self, program: Program, make: Callable[..., BlockingCall[Any]], begin: Callable[[BlockingCall[Any]], Any]
+    ) -> None:
         self._program = program
         self._make = make
         self._begin = begin
@@ -95,11 +100,11 @@ class BlockingSaga:
         :param kwargs: Named arguments of the step.
         """
         check_step(self._program.job_id, "saga.do", step)
+        self._check_undo("saga.do(undo=...)", undo)
         check_given(args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
         call = self._make("step", step.name, values.digest(args, kwargs), what)
-        result: R = self._run("saga.do(undo=...)", call, undo, args, kwargs)
-        return result
+        return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
     @overload
     def call(self, task: CallableTask[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -134,29 +139,47 @@ class BlockingSaga:
         :param kwargs: Named arguments of the task.
         """
         check_task(f"job {self._program.job_id}: ", "saga.call", task, "run it with saga.do({name}, ...)")
+        self._check_undo("saga.call(undo=...)", undo)
         check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
         call = self._make("children", job.task, children.digest_of_jobs([job]), what)
-        result: R = self._run("saga.call(undo=...)", call, undo, args, kwargs)
-        return result
+        return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
+
+    def _check_undo(self, what: str, undo: Step[..., Any] | None) -> None:
+        if undo is not None:
+            check_step(self._program.job_id, what, undo)
+
+    def _part(
+        self, call: BlockingCall[Any], undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The call as the program gets it. What it does later with the arguments is not for the undo."""
+        if undo is not None:
+            args, kwargs = unshared(args), unshared(kwargs)
+        call.run = partial(self._run, call.run, undo, args, kwargs)
+        return made(call)
 
     def _run(
-        self, what: str, call: BlockingCall[Any], undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        run: Callable[[BlockingCall[Any]], Any],
+        undo: Step[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: BlockingCall[Any],
     ) -> Any:
         program, result = self._program, list[Any]()
-        if undo is not None:
-            check_step(program.job_id, what, undo)
-            if program.saga_failure is None or program.was_begun(call.number):
-                self._begin()
-                self.begun.append(Part(call, undo, result, args, kwargs))
+        if undo is not None and (program.saga_failure is None or program.was_begun(call.number)):
+            self._begin(call)
+            self.begun.append(Part(call, undo, result, args, kwargs))
         try:
-            result.append(call.now())
+            value = run(call)
         except Exception as error:
             if program.has_failed(call.number):
                 self.failures.append(error)
             raise
-        return result[0]
+        if undo is not None:
+            result.append(unshared(value))
+        return value
 
     def fail(self, reason: str) -> NoReturn:
         """Undo the parts of this saga, although none of them failed.
@@ -195,15 +218,19 @@ class Sagas(Beside):
             # History once the program has gone on from here.
             program.defer(call.branch, call.as_recorded(outcome="done"))
 
-    def _begin_saga(self, call: BlockingCall[Any], known: Recorded | None) -> None:
+    def _begin_saga(self, call: BlockingCall[Any], known: Recorded | None, part: BlockingCall[Any]) -> None:
         """Record it before its first part begins: by that row, the worker and operators know what to undo."""
         program = call.branch.program
+        if self._is_in_transaction():
+            raise ConfigError(
+                f"job {self.id}: call {part.number} ({part.name}) has an undo and runs inside job.transaction(), which would"
+                " take it back without one; run it before the transaction, or after it"
+            )
         if call.number in program.open_sagas or (known is not None and known.outcome == "done"):
             return
         if known is None:
             self._record(call, call.as_recorded())
-        if not self._is_in_transaction():
-            program.open_sagas[call.number] = call.as_recorded()
+        program.open_sagas[call.number] = call.as_recorded()
 
     def _leave_by(self, saga: BlockingSaga, call: BlockingCall[Any], error: Exception | Halted) -> None:
         """An error leaves the saga. Whatever it is, the program cannot catch it and go on with half of what it began."""
@@ -304,6 +331,14 @@ def _failure(saga: BlockingSaga, error: Exception | Halted) -> SagaFailure | Non
     if is_caused_by(error, saga.failures) or is_final(error):
         return SagaFailure(_first_line(str(error)), "fail", error)
     return None
+
+
+def unshared(value: T) -> T:
+    """A copy, so that nobody changes it in passing; what cannot be copied, as it is."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - as a lock, or what a library forbids to copy
+        return value
 
 
 def _first_line(text: str) -> str:

@@ -196,7 +196,7 @@ async def agive_way() -> None:
     await asyncio.sleep(0)
 
 
-def break_group_deadlocks() -> None:
+def give_way() -> None:
     """Threads give way by themselves."""
 
 

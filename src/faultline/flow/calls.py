@@ -168,8 +168,10 @@ class Call(Made[R_co]):
         except Waiting as waiting:
             raise self.branch.suspend(waiting.waits) from None
         except Exception as error:
+            self.branch.program.halt_behind(self.branch)
             note_call(error, self.number)
             raise
+        self.branch.program.halt_behind(self.branch)
         return result
 
 
@@ -188,9 +190,21 @@ class BlockingCall(Made[R_co]):
         except Waiting as waiting:
             raise self.branch.suspend(waiting.waits) from None
         except Exception as error:
+            self.branch.program.halt_behind(self.branch)
             note_call(error, self.number)
             raise
+        self.branch.program.halt_behind(self.branch)
         return result
+
+
+def amade(call: Call[R_co]) -> Call[R_co]:
+    """A call that was made, as the program gets it: it runs when it is awaited."""
+    return call
+
+
+def made(call: BlockingCall[R_co]) -> R_co:
+    """There, it runs at once."""
+    return call.now()
 
 
 def acurrent() -> object:

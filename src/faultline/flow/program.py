@@ -98,7 +98,6 @@ class Branch:
         self.rank: tuple[int, ...] = ()
         #: What each of the branches around it, and it itself, was made of: a name and a digest of the arguments.
         self.signature: tuple[str, ...] = ()
-        self._has_signed = False
         #: It runs the undos of a saga: its calls are made although the saga has failed.
         self.undoes = False
         #: A call that was cancelled while it ran, as messages name it. What became of it is not known, and not recorded.
@@ -112,11 +111,8 @@ class Branch:
         return f"{self.path}.{position}" if self.path else str(position)
 
     def signed(self, digest: str | None) -> str | None:
-        """The digest of the call that was just made here. The first of a branch carries what the branch was made of."""
-        if self._has_signed or not self.signature:
-            return digest
-        self._has_signed = True
-        return "/".join((digest or "", *self.signature))
+        """The digest of the call that was just made here. It carries what the branch was made of."""
+        return "/".join((digest or "", *self.signature)) if self.signature else digest
 
     def suspend(self, waits: Iterable[dict[str, Any]]) -> RunEnded:
         """It waits for these. Every later call in it raises the same."""
@@ -158,6 +154,8 @@ class Program:
         self.history: dict[str, Recorded] | None = None
         #: By the number of a call or branch, the numbers of all recorded calls inside of it, in the order of the numbers.
         self._recorded_in: dict[str, list[str]] = {}
+        #: Recorded calls that this run did not come to yet, but undos.
+        self._ahead: set[str] = set()
         #: The same of the calls that this run came to, and these themselves.
         self._came_in: dict[str, set[str]] = {}
         #: By branch and name, the position from which on a change is in force; and how many changes are recorded.
@@ -194,6 +192,8 @@ class Program:
         #: The names of the undos that are done, and the errors of the others.
         self.undone: list[str] = []
         self.undo_failures: list[Exception] = []
+        #: All of them, in this run or before.
+        self.is_undone = False
 
     # What the worker asks
 
@@ -244,12 +244,24 @@ class Program:
         if missed:
             changed = f"call {missed[0].number} was a saga when this job ran it, and the program did not come to it"
             return CodeChanged(self._changed(changed)) if error is None or is_ours(error) else error
+        if self.open_sagas:
+            # The end of the attempt, and not of the saga: the next one undoes what this one did not.
+            if error is not None and not isinstance(error, Halted):
+                return error
+            left = next(iter(self.open_sagas))
+            return Interrupted(
+                ConfigError(
+                    f"job {self.job_id}: call {left} is a saga that failed, and the program did not leave it, so its parts"
+                    " are not undone; enter it with `with`"
+                )
+            )
         what = "the saga failed: " if failure.then == "fail" else ""
         text = f"{what}{failure.reason}; undone by: {', '.join(self.undone) or 'nothing'}"
         if self.undo_failures:
             # The attempt fails by it, and the next one tries these undos again.
             text = f"{text}; not undone: {'; '.join(map(str, self.undo_failures))}"
             return Interrupted(StepFailed(text, step="saga", kind="UndoFailed"))
+        self.is_undone = True
         undone = Undone(text, failure.then)
         undone.__cause__ = failure.error
         return undone
@@ -276,6 +288,13 @@ class Program:
         """A saga has failed, so a call that has not ended in an earlier run is not made."""
         if self.saga_failure is not None and not branch.undoes:
             raise Halted(f"job {self.job_id}: its saga failed: {self.saga_failure.reason}; it makes no further calls")
+
+    def halt_behind(self, branch: Branch) -> None:
+        """The same after a call behind which no other is recorded: all is known that is to be undone. What the program does
+        between here and its next call may be what kept it from leaving the saga.
+        """
+        if not self._ahead:
+            self.halt(branch)
 
     def misused(self, how: str) -> ConfigError:
         """A call that is refused. The task does not complete its job, even if it drops the error."""
@@ -358,10 +377,13 @@ class Program:
     def know(self, rows: Iterable[Recorded]) -> None:
         """Take what the runs before this one have recorded."""
         self.history = {row.number: row for row in rows}
+        sagas = {row.number for row in self.history.values() if row.kind == "saga"}
         for row in self.history.values():
             if row.kind not in BESIDE:
                 for one in around(row.number):
                     self._recorded_in.setdefault(one, []).append(row.number)
+                if not any(one in sagas for one in around(row.number)):
+                    self._ahead.add(row.number)
                 # The program need not make a doubtful one again.
                 if not row.doubtful:
                     self._unpassed.add(row.number)
@@ -404,6 +426,7 @@ class Program:
         known = (self.history or {}).get(number)
         self._passed.add(number)
         self._unpassed.discard(number)
+        self._ahead.discard(number)
         # In this order: whoever closes it at the same time finds it here, or it finds itself closed.
         self._came[number] = {"number": number, "kind": kind, "name": name, "digest": digest}
         for one in around(number):
@@ -448,6 +471,7 @@ class Program:
             in_branch = other.startswith(prefix) and other[len(prefix) :] != ""
             if row.doubtful and in_branch and int(other[len(prefix) :].partition(".")[0]) >= first:
                 del (self.history or {})[other]
+                self._ahead.discard(other)
         self._dropped.append({"number": number, "kind": "step", "name": "forgotten", "outcome": "forgotten"})
 
     def take_forgotten(self) -> list[dict[str, Any]]:
@@ -460,7 +484,7 @@ class Program:
         return [number for number, call in self._came.items() if call["kind"] == "saga"]
 
     def _refuse_other_branch(self, number: str, was: str, now: str) -> None:
-        """Of the first call of a branch: whether a branch around it was made of something else."""
+        """Of a call in a branch: whether a branch around it was made of something else."""
         names = [*reversed(list(around(number)))]
         for branch, before, after in zip(names, was.split("/")[1:], now.split("/")[1:], strict=False):
             (old, _, old_digest), (new, _, new_digest) = before.rpartition(":"), after.rpartition(":")
@@ -518,6 +542,7 @@ class Program:
         passed = (number, *self._recorded_in.get(number, ()))
         self._passed.update(passed)
         self._unpassed.difference_update(passed)
+        self._ahead.difference_update(passed)
         for saga in [one for one in list(self.open_sagas) if is_under(one, number)]:
             # What it has begun stays.
             self.open_sagas.pop(saga, None)

@@ -74,8 +74,7 @@ class FlowJudge:
         if not isinstance(given, Failed):
             return given
         # A retry goes back to the calls by whose errors the job has failed.
-        undone = program.saga_failure is not None and not program.undo_failures
-        calls = program.sagas() if undone else calls_in(raised)
+        calls = program.sagas() if program.is_undone else calls_in(raised)
         return replace(given, failure=replace(given.failure, calls=tuple(calls))) if calls else given
 
     async def _undoing(self, hold: Hold, task: Task[..., Any], ending: Failed, sagas: list[dict[str, Any]]) -> Ending | None:
