@@ -48,14 +48,14 @@ def test_a_worker_gets_what_was_sent_down_to_the_type_and_the_order_of_keys(queu
     assert repr(queue.job(job_id).args) == repr(args)
 
 
+@pytest.mark.parametrize("until", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01Z"])
 @pytest.mark.parametrize("verb", ["first_over", "suspend"])
-def test_nobody_waits_until_infinity(queue: Driver, verb: str) -> None:
-    """Python has no such moment: nobody could read the history."""
+def test_nobody_waits_until_a_moment_that_python_cannot_read(queue: Driver, verb: str, until: str) -> None:
     queue.enqueue()
     lease = queue.claim_one()
-    wait = {"number": "1", "kind": "sleep", "name": "sleep", "until": "infinity"}
+    wait = {"number": "1", "kind": "sleep", "name": "sleep", "until": until}
 
-    with pytest.raises(psycopg.errors.CheckViolation, match="finite_until"):
+    with pytest.raises(psycopg.errors.CheckViolation, match="sane_until"):
         if verb == "suspend":
             queue.run(verbs.suspend([lease], [json.dumps([wait])]))
         else:
@@ -67,3 +67,23 @@ def test_what_only_postgresql_can_tell_is_a_refusal_for_clients_too(queue: Drive
         queue.run(verbs.cancel("no id"))
 
     assert is_about_data(refused.value)
+
+
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01Z"])
+def test_a_schedule_has_no_tick_at_a_moment_that_python_cannot_read(queue: Driver, moment: str) -> None:
+    queue.execute("select faultline.set_schedule('s', '{\"every\": 60, \"job\": {\"task\": \"t\"}}')")
+    queue.execute("select faultline.pause_schedule('s')")
+
+    for call in ("faultline.resume_schedule('s', %s::timestamptz)", "faultline.backfill('s', array[%s::timestamptz])"):
+        with pytest.raises(psycopg.Error, match="schedule s must be a moment from 1970 to 9999, not") as refused:
+            queue.execute(f"select {call}", moment)
+        assert refused.value.sqlstate == "FL005"
+
+
+@pytest.mark.parametrize(("ahead", "kept"), [("infinity", 1e9), ("-infinity", -1e9), ("nan", 1e9), ("0.5", 0.5)])
+def test_a_worker_whose_clock_is_nowhere_can_be_shown(queue: Driver, ahead: str, kept: float) -> None:
+    queue.execute(
+        "select faultline.heartbeat('w', 'h', 1, '1', '{}', clock_ahead_seconds => %s::double precision)", ahead
+    )
+
+    assert queue.value("select clock_ahead_seconds from faultline.workers") == kept

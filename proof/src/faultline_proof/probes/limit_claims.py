@@ -271,6 +271,23 @@ def no_more_jobs_of_a_queue_run_than_it_may_after_a_recover(sessions: Sessions) 
     expect_right_accounts(q)
 
 
+@probe("maintain_limits", "recover")
+def a_recover_while_the_clock_is_ahead_holds_no_longer_than_it_meant_to(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=2)
+    put(q, None, 5)
+    sessions.clock.advance(3600)
+    q.execute("select faultline.recover()")
+    sessions.clock.advance(-3600)
+    q.execute("select faultline.maintain_limits()")
+    sessions.clock.advance(29)
+    q.execute("select faultline.maintain_limits()")
+    expect("granted too early", take(q), [])
+    sessions.clock.advance(1)
+    expect("granted", len(take(q)), 2)
+
+
 @probe("claim_limited")
 def a_claim_that_waited_for_a_recover_grants_nothing(sessions: Sessions) -> None:
     """Its permits are read after the recover has freed them, so the hold must be, too."""

@@ -307,7 +307,7 @@ _NULLABLE = {
         "digest", "together", "until", "policy", "fresh", "total", "open_index", "ended_at", "outcome", "result", "error",
         "ended_moment", "doubtful",
     },
-    "settings": {"recovered_at", "limits_held_until"},
+    "settings": {"recovered_at", "limits_held_until", "limits_held_for"},
     "signals": {"payload", "key", "for_call", "sent_by", "received_by", "received_at"},
     "nudges": {"not_before"},
     "sweeps": {"call_id", "missed_call", "missed_index", "reason"},

@@ -284,6 +284,8 @@ create table faultline.settings (
   -- When `recover` last ran, and until when no job of a queue with limits is claimed because of it.
   recovered_at timestamptz,
   limits_held_until timestamptz,
+  -- So long from when `recover` was called.
+  limits_held_for interval,
   result_bytes_max integer not null default 1048576,
   -- How long workers keep what has ended.
   keep_succeeded_seconds bigint not null default 604800,
@@ -357,7 +359,8 @@ create table faultline.calls (
   constraint known_policy check (policy in ('raise', 'keep', 'fast', 'cancel', 'run')),
   constraint known_outcome check (outcome in ('done', 'failed', 'timeout', 'closed')),
   constraint ended_has_outcome check ((ended_at is null) = (outcome is null)),
-  constraint finite_until check (isfinite(until)),
+  -- No program could read others.
+  constraint sane_until check (until >= '1970-01-01Z' and until < '10000-01-01Z'),
   constraint token_positive check (fencing_token >= 0)
 ) with (fillfactor = 70);
 create index calls_awaited on faultline.calls (job_id) where awaited;
@@ -498,6 +501,7 @@ create table faultline.schedules (
   reason text,
   constraint schedules_name unique (name),
   constraint sane_name check (length(name) between 1 and 200),
+  constraint sane_next_at check (next_at >= '1970-01-01Z' and next_at < '10000-01-01Z'),
   constraint paused_is_not_looked_at check (paused_at is null or look_at is null),
   constraint ended_is_not_looked_at check (ended_at is null or look_at is null),
   constraint code_has_a_digest check ((declared is null) = (digest is null))
@@ -518,6 +522,7 @@ create table faultline.ticks (
   ticks bigint,
   primary key (schedule_id, at, kind),
   constraint known_kind check (kind in ('tick', 'missed', 'manual')),
+  constraint sane_at check (at >= '1970-01-01Z' and at < '10000-01-01Z'),
   constraint known_outcome check (outcome in ('fired', 'skipped', 'backfilled', 'missed', 'manual')),
   constraint a_run_has_an_end check ((kind = 'missed') = (last_at is not null and ticks is not null))
 );

@@ -18,6 +18,10 @@ begin
   perform faultline.read_committed('maintain_limits');
   -- Claims wait for its locks, and it promises nothing: what a crash takes back, the next one does again.
   perform faultline.allow_asynchronous_commit();
+  -- A clock was ahead when `recover` was called: what it holds, it holds no longer than it meant to, from now on.
+  update faultline.settings s
+  set limits_held_until = faultline.clock() + s.limits_held_for
+  where s.limits_held_until > faultline.clock() + s.limits_held_for;
   -- Before anything is locked: it reads all groups of a queue.
   for one in
     select q.name

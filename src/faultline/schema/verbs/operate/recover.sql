@@ -40,6 +40,7 @@ declare
   signed constant jsonb := faultline.signature(recover.by, recover.reason);
   chosen bigint;
   microseconds bigint;
+  held_for interval;
   counted bigint;
   numbered text;
   sequence regclass;
@@ -57,6 +58,12 @@ begin
     perform set_config('lock_timeout', '400ms', true);
   end if;
   lock table faultline.open_jobs in exclusive mode;
+  held_for := make_interval(
+    secs => greatest(
+      30,
+      (select max(r.lease_seconds) from faultline.open_jobs r where r.state = 'running' and r.lease_expires_at <= 'infinity')
+    )
+  );
   microseconds := extract(epoch from faultline.clock()) * 1000000;
   update faultline.settings s
   set token_floor = greatest(
@@ -68,12 +75,8 @@ begin
     )
   ),
   recovered_at = greatest(faultline.clock(), s.recovered_at),
-  limits_held_until = faultline.clock() + make_interval(
-    secs => greatest(
-      30,
-      (select max(r.lease_seconds) from faultline.open_jobs r where r.state = 'running' and r.lease_expires_at <= 'infinity')
-    )
-  )
+  limits_held_until = faultline.clock() + held_for,
+  limits_held_for = held_for
   returning s.token_floor into chosen;
   perform set_config('lock_timeout', patience, true);
   -- Logical replication copies the rows of a table but not its sequence: no verb could insert into these.

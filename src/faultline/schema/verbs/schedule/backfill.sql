@@ -28,6 +28,7 @@ begin
   if not found then
     perform faultline.no_schedule(backfill.name);
   end if;
+  perform faultline.check_moment(format('a tick of schedule %s', backfill.name), t.at) from unnest(backfill.ticks) as t (at);
   at := faultline.clock();
   if exists (select from unnest(backfill.ticks) as t (at) where t.at is null or t.at > at or s.paused_at is null and t.at >= s.next_at) then
     raise exception 'schedule % cannot be backfilled with ticks that have yet to come', backfill.name using errcode = 'FL005';

@@ -21,6 +21,7 @@ begin
   if not found then
     perform faultline.no_schedule(resume_schedule.name);
   end if;
+  perform faultline.check_moment(format('the next tick of schedule %s', resume_schedule.name), resume_schedule.next_at);
   at := faultline.clock();
   if resume_schedule.next_at <= at then
     raise exception 'schedule % cannot be resumed with a next tick at %, which is over', resume_schedule.name, resume_schedule.next_at
