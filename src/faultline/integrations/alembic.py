@@ -2,8 +2,8 @@
 
     context.configure(..., include_schemas=True, include_name=include_name)
 
-A login that is named `faultline`, or whose `search_path` begins with that schema, has it as its default schema. Alembic then
-does not name it, and your own tables may be in it, too: there only Faultline's tables are left out, by their names.
+Where the `search_path` of the login has that schema, as that of a login named `faultline` has, Alembic finds the tables
+without naming it. Your own may be in it, too: there only Faultline's tables are left out, by their names.
 `faultline migrate`, or `faultline.migrate()`, changes that schema, and nothing else does.
 """
 
@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from alembic import context
+from sqlalchemy import text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _SCHEMA = "faultline"
 #: All that `faultline migrate` creates.
@@ -25,6 +26,12 @@ TABLES = frozenset(
         "steps", "streams", "subscriptions", "sweeps", "tallies", "ticks", "unique_keys", "workers",
     }
 )  # fmt: skip
+#: Under this name the context of a migration remembers which tables of that schema are found without it.
+_FOUND = "faultline_tables"
+_VISIBLE = text(
+    "select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+    " where n.nspname = :schema and c.relkind = 'r' and pg_table_is_visible(c.oid)"
+)
 
 
 def include_name(name: str | None, kind: str, parents: Mapping[Any, str | None]) -> bool:
@@ -37,14 +44,19 @@ def include_name(name: str | None, kind: str, parents: Mapping[Any, str | None])
     if kind == "schema":
         return name != _SCHEMA
     schema = parents.get("schema_name")
-    if schema is None and _default_schema() == _SCHEMA:
-        return (name if kind == "table" else parents.get("table_name")) not in TABLES
+    if schema is None:
+        table = name if kind == "table" else parents.get("table_name")
+        return table not in TABLES or table not in _visible()
     return schema != _SCHEMA
 
 
-def _default_schema() -> str | None:
-    """Where the login of the running migration finds tables without a schema; None: no environment of Alembic runs."""
+def _visible() -> Collection[str]:
+    """The tables of the schema that the running migration finds without naming it."""
     try:
-        return context.get_context().dialect.default_schema_name
-    except NameError:  # as Alembic says it
-        return None
+        migration = context.get_context()
+    except NameError:  # as Alembic says that none is running
+        return ()
+    if _FOUND not in migration.opts and migration.connection is not None:
+        migration.opts[_FOUND] = frozenset(migration.connection.execute(_VISIBLE, {"schema": _SCHEMA}).scalars())
+    found: Collection[str] = migration.opts.get(_FOUND, ())
+    return found
