@@ -281,6 +281,16 @@ def test_a_step_through_a_single_value_is_refused(line: str, term: str, instead:
     assert str(raised.value).endswith(instead)
 
 
+@pytest.mark.parametrize("line", ["*/61 * * * *", "0 */25 * * *", "0 0 1 */13 *"])
+def test_a_step_over_all_values_is_refused(line: str) -> None:
+    with pytest.raises(JobRejected, match="steps over all .* use every="):
+        CronLine(line)
+
+
+def test_a_step_to_the_end_is_not() -> None:
+    CronLine("*/60 */24 * */12 *")
+
+
 OF_THE_HOST = ["localtime", "LocalTime", "posixrules", "Factory", "posix/Europe/Berlin", "right/UTC", "/etc/localtime", ""]
 
 
