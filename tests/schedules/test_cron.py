@@ -283,7 +283,7 @@ def test_a_step_through_a_single_value_is_refused(line: str, term: str, instead:
 
 @pytest.mark.parametrize("line", ["*/61 * * * *", "0 */25 * * *", "0 0 1 */13 *"])
 def test_a_step_over_all_values_is_refused(line: str) -> None:
-    with pytest.raises(JobRejected, match="steps over all .* use every="):
+    with pytest.raises(JobRejected, match=r"steps over all .* use every="):
         CronLine(line)
 
 

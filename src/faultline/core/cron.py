@@ -233,15 +233,15 @@ def _check_field(line: str, index: int, field: re.Match[str]) -> None:
 
 
 def _check_step(line: str, index: int, term: str, position: int) -> None:
-    """Refuse what cronsim reads as open to the end: 5/10 means that, and 5-5/10 does not. And */90, which comes every hour."""
+    """Refuse what cronsim reads as open to the end: 5/10 means that, and 5-5/10 does not. And */90, which is every hour."""
     span, slash, step = term.partition("/")
     if not slash or span.isdigit():
         return
     values = len(_FIELDS[index].parse(span.upper()))
     if span == "*" and int(step) > values:
         raise JobRejected(
-            f'the cron line "{line}" is wrong at position {position + 1}: "{term}" steps over all {values} values, which begin'
-            " anew each time; use every= for such a time"
+            f'the cron line "{line}" is wrong at position {position + 1}: "{term}" steps over all {values} values,'
+            " which begin anew each time; use every= for such a time"
         )
     if values > 1:
         return
