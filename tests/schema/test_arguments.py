@@ -71,7 +71,7 @@ def test_what_only_postgresql_can_tell_is_a_refusal_for_clients_too(queue: Drive
 
 @pytest.mark.parametrize("moment", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01Z"])
 def test_a_schedule_has_no_tick_at_a_moment_that_python_cannot_read(queue: Driver, moment: str) -> None:
-    queue.execute("select faultline.set_schedule('s', '{\"every\": 60, \"job\": {\"task\": \"t\"}}')")
+    queue.execute('select faultline.set_schedule(\'s\', \'{"every": 60, "job": {"task": "t"}}\')')
     queue.execute("select faultline.pause_schedule('s')")
 
     for call in ("faultline.resume_schedule('s', %s::timestamptz)", "faultline.backfill('s', array[%s::timestamptz])"):
@@ -82,8 +82,6 @@ def test_a_schedule_has_no_tick_at_a_moment_that_python_cannot_read(queue: Drive
 
 @pytest.mark.parametrize(("ahead", "kept"), [("infinity", 1e9), ("-infinity", -1e9), ("nan", 1e9), ("0.5", 0.5)])
 def test_a_worker_whose_clock_is_nowhere_can_be_shown(queue: Driver, ahead: str, kept: float) -> None:
-    queue.execute(
-        "select faultline.heartbeat('w', 'h', 1, '1', '{}', clock_ahead_seconds => %s::double precision)", ahead
-    )
+    queue.execute("select faultline.heartbeat('w', 'h', 1, '1', '{}', clock_ahead_seconds => %s::double precision)", ahead)
 
     assert queue.value("select clock_ahead_seconds from faultline.workers") == kept

@@ -63,18 +63,23 @@ def test_an_error_shows_the_last_places_it_came_through(app: Faultline, queue: D
     assert len(places) <= 10  # two lines for each of five
 
 
-def test_an_error_names_what_it_was_raised_from(app: Faultline, queue: Driver) -> None:
+def test_an_error_names_what_it_was_raised_from_and_where(app: Faultline, queue: Driver) -> None:
+    def ask_the_bank() -> None:
+        raise ConnectionError("the bank is away")
+
     @app.task(max_attempts=1)
     async def pay() -> None:
-        raise ValueError("not paid") from ConnectionError("the bank is away")
+        try:
+            ask_the_bank()
+        except ConnectionError as error:
+            raise ValueError("not paid") from error
 
     handle = pay.enqueue()
     results(app, [handle])
 
-    assert str(queue.job(handle.id).last_error).splitlines()[:2] == [
-        "ValueError: not paid",
-        "caused by ConnectionError: the bank is away",
-    ]
+    first, cause, place, *_ = str(queue.job(handle.id).last_error).splitlines()
+    assert (first, cause) == ("ValueError: not paid", "caused by ConnectionError: the bank is away")
+    assert place.endswith("in ask_the_bank")
 
 
 def test_a_timeout_names_no_cause_of_the_engine(app: Faultline, queue: Driver) -> None:

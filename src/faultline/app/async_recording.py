@@ -15,7 +15,7 @@ import psycopg
 from faultline import values
 from faultline.app.attempt import Attempt
 from faultline.app.blame import is_caused_by
-from faultline.app.texts import result_text, text_of, traceback_of
+from faultline.app.texts import result_text, text_of
 from faultline.app.turns import agive_way, apaused
 from faultline.core import events
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, StaleLease, StepFailed, UnreadableJson
@@ -249,7 +249,7 @@ class Recording(Attempt):
             except JobRejected as refusal:
                 first, _, frames = text.partition("\n")
                 text = f"{first}. It is declared, but cannot be remembered as itself: {refusal}. {_INSTEAD}\n{frames}"
-        events.emit("step_failed", job_id=self.id, step=call.name, tries=tries, error=traceback_of(error))
+        events.emit("step_failed", job_id=self.id, step=call.name, tries=tries, error=text)
         program.defer(call.branch, call.as_recorded(outcome="failed", error=text, tries=tries, result=kept))
         return self._failure(call, text, tries, kept, raises)
 

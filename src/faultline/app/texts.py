@@ -89,16 +89,8 @@ def text_of(error: BaseException, name: str | None = None) -> str:
     return storable("\n".join(part.strip("\n") for part in (text, notes, _causes(error), frames) if part.strip()))
 
 
-def traceback_of(error: BaseException) -> str:
-    """As Python prints it, with its causes, for the log."""
-    try:
-        return storable("".join(traceback.format_exception(error))[-ERROR_LENGTH_MAX:])
-    except BaseException:  # noqa: BLE001 - likewise
-        return text_of(error)
-
-
 def _causes(error: BaseException) -> str:
-    """What the error was raised from, a line each, until an error of Faultline: those say their cause themselves."""
+    """What the error was raised from, and where, until an error of Faultline: those say their cause themselves."""
     found: list[str] = []
     cause = cause_of(error)
     while len(found) < _CAUSES_MAX and isinstance(cause, Exception) and not isinstance(error, FaultlineError | RunEnded):
@@ -106,8 +98,9 @@ def _causes(error: BaseException) -> str:
             found.append(f"caused by {type(cause).__name__}: {cause}"[:_CAUSE_LENGTH_MAX])
         except BaseException:  # noqa: BLE001 - likewise
             found.append(f"caused by {type(cause).__name__} (its text cannot be shown)")
+        found.append("".join(traceback.StackSummary.from_list(_last(cause)[-1:]).format()).rstrip("\n"))
         error, cause = cause, cause_of(cause)
-    return "\n".join(found)
+    return "\n".join(filter(None, found))
 
 
 def _last(error: BaseException) -> list[tuple[str, int, str, None]]:

@@ -3,7 +3,7 @@ create or replace function faultline.check_moment(what text, moment timestamptz)
 language plpgsql stable
 as $$
 begin
-  if not (check_moment.moment >= '1970-01-01Z' and check_moment.moment < '10000-01-01Z') then
+  if date_part('year', timezone('UTC', check_moment.moment)) not between 1970 and 9999 then
     raise exception '% must be a moment from 1970 to 9999, not %', check_moment.what, check_moment.moment using errcode = 'FL005';
   end if;
 end
