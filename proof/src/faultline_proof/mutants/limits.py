@@ -227,7 +227,10 @@ GUARDS: Guards = {
         "tells of no wrong count": (", divided => true)", ")"),
     },
     "maintain_limits": {
-        "lets a hold of a clock ahead end": ("  where s.limits_held_until > faultline.clock() + s.limits_held_for;", "  where false;"),
+        "lets a hold of a clock ahead end": (
+            "  where s.limits_held_until > faultline.clock() + s.limits_held_for;",
+            "  where false;",
+        ),
         "does not keep claims waiting for the disk": ("  perform faultline.allow_asynchronous_commit();", "  null;"),
         "takes few queues at a time": (" order by random() limit 50)", ")"),
         "takes others each time": ("order by random() limit 50", "order by q.name limit 50"),
