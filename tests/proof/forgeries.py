@@ -380,6 +380,16 @@ def an_answered_cancel_is_undone(tale: Tale) -> None:
 
 
 @breaks(Rule.ONE_TRUTH)
+def an_answered_cancel_of_one_that_was_superseded_is_undone(tale: Tale) -> None:
+    """It was cancelled already, so nothing was written."""
+    tale.call("enqueue")
+    tale.call("cancel")
+    if not tale.forged:
+        tale.entry("superseded", "queued", "cancelled", 0)
+    tale.row("queued" if tale.forged else "cancelled")
+
+
+@breaks(Rule.ONE_TRUTH)
 def an_answered_retry_is_undone(tale: Tale) -> None:
     tale.call("enqueue")
     tale.entry("cancelled", "queued", "cancelled", 0)

@@ -250,7 +250,8 @@ def answered(story: Story, case: Case) -> Iterator[Fault]:
             case "reap":
                 true = ("lease_reaped", operation.token) in entries
             case "cancel":
-                true = "cancelled" in events
+                # It may have been cancelled before, by itself.
+                true = not events.isdisjoint(("cancelled", "superseded", "expired"))
             case "retry":
                 true = "retried" in events
             case "saw":
