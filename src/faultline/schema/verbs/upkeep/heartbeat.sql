@@ -25,8 +25,8 @@ begin
   values (
     heartbeat.worker_id, faultline.clock(), faultline.clock(), heartbeat.watched, heartbeat.pid, heartbeat.host, heartbeat.version,
     heartbeat.queues, heartbeat.sleeping, heartbeat.leases,
-    -- Not a number is greater than all.
-    least(greatest(heartbeat.clock_ahead_seconds, -1e9), 1e9)
+    -- Not a number is greater than all. Null is not known.
+    case when heartbeat.clock_ahead_seconds is not null then least(greatest(heartbeat.clock_ahead_seconds, -1e9), 1e9) end
   )
   on conflict (id) do update
   set heartbeat_at = excluded.heartbeat_at, watched = excluded.watched, queues = excluded.queues, sleeping = excluded.sleeping,
