@@ -80,7 +80,9 @@ def test_a_schedule_has_no_tick_at_a_moment_that_python_cannot_read(queue: Drive
         assert refused.value.sqlstate == "FL005"
 
 
-@pytest.mark.parametrize(("ahead", "kept"), [("infinity", 1e9), ("-infinity", -1e9), ("nan", 1e9), ("0.5", 0.5), (None, None)])
+@pytest.mark.parametrize(
+    ("ahead", "kept"), [("infinity", 1e9), ("-infinity", -1e9), ("nan", 1e9), ("0.5", 0.5), (None, None)]
+)
 def test_a_worker_whose_clock_is_nowhere_can_be_shown(queue: Driver, ahead: str | None, kept: float | None) -> None:
     queue.execute("select faultline.heartbeat('w', 'h', 1, '1', '{}', clock_ahead_seconds => %s::double precision)", ahead)
 
