@@ -203,7 +203,7 @@ def amade(call: Call[R_co]) -> Call[R_co]:
 
 
 def made(call: BlockingCall[R_co]) -> R_co:
-    """There, it runs at once."""
+    """The same in a thread, where a call runs as soon as it is made."""
     return call.now()
 
 

@@ -154,7 +154,7 @@ class Program:
         self.history: dict[str, Recorded] | None = None
         #: By the number of a call or branch, the numbers of all recorded calls inside of it, in the order of the numbers.
         self._recorded_in: dict[str, list[str]] = {}
-        #: Recorded calls that this run did not come to yet, but undos.
+        #: Recorded calls that this run did not come to yet. Undos are not among them.
         self._ahead: set[str] = set()
         #: The same of the calls that this run came to, and these themselves.
         self._came_in: dict[str, set[str]] = {}
@@ -192,7 +192,7 @@ class Program:
         #: The names of the undos that are done, and the errors of the others.
         self.undone: list[str] = []
         self.undo_failures: list[Exception] = []
-        #: All of them, in this run or before.
+        #: All sagas that had failed are undone, in this run or before.
         self.is_undone = False
 
     # What the worker asks
@@ -290,8 +290,8 @@ class Program:
             raise Halted(f"job {self.job_id}: its saga failed: {self.saga_failure.reason}; it makes no further calls")
 
     def halt_behind(self, branch: Branch) -> None:
-        """The same after a call behind which no other is recorded: all is known that is to be undone. What the program does
-        between here and its next call may be what kept it from leaving the saga.
+        """After a call: if a saga has failed and no further call is recorded, the program stops here. All that is to be
+        undone is known, and what follows may be what kept an earlier run from leaving the saga, as a pause that is too long.
         """
         if not self._ahead:
             self.halt(branch)
