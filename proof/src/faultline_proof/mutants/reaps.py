@@ -185,7 +185,6 @@ GUARDS: Guards = {
         ),
         "believes the lock": ("where pg_try_advisory_xact_lock(faultline.worker_lock(s.id))", "where true"),
         "lets go of the lock": ("pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
-        "keeps another reaper away": ("pg_try_advisory_xact_lock", "pg_try_advisory_xact_lock_shared"),
     },
     "run_noticed_at": {
         "notices that all sessions have ended": ("\n  where s.server_run = run;", ";"),

@@ -48,7 +48,7 @@ GUARDS: Guards = {
         ),
         "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
         "wakes some for a few jobs": ("transaction_timestamp()), q.chosen,", "transaction_timestamp()), null,"),
-        "names the new jobs": ("(false = any (news)) then ids end", "(false = any (news)) then null end"),
+        "names the new jobs": ("(false = any (news)) then ids end", "(false = any (news)) then null::uuid[] end"),
         "names no jobs of other queues": ("case when first_queue = last_queue and not (false", "case when not (false"),
         "names no jobs that are known": (" and not (false = any (news)) then", " then"),
         "wakes all for many jobs": (" and cardinality(ids) <= 20 then", " then"),

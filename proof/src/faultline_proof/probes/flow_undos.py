@@ -115,6 +115,18 @@ def what_has_nothing_to_undo_is_not_undone(sessions: Sessions) -> None:
     expect("another job's saga", _saga(q, beside.job_id)[0], None)
 
 
+@probe("undo", "require_synchronous_commit")
+def what_was_asked_to_be_undone_is_durable(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = _begun(q)
+    q.fail(lease, then="fail")
+    q.begin()
+    q.execute("set local synchronous_commit = off")
+    q.run(verbs.undo(lease.job_id))
+    expect("synchronous_commit after undo", q.value("show synchronous_commit"), "on")
+    q.rollback()
+
+
 @probe("undo")
 def a_job_is_undone_once_by_two_who_want_it(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()

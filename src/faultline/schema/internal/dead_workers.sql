@@ -27,7 +27,7 @@ begin
     )
     select s.id
     from silent s
-    -- Held until this transaction ends, so that two reapers do not both report the worker as lost.
+    -- Held until this transaction ends: one reaper at a time looks after a dead worker's jobs.
     where pg_try_advisory_xact_lock(faultline.worker_lock(s.id));
 end
 $$;
