@@ -9,10 +9,6 @@ if TYPE_CHECKING:
 
 GUARDS: Guards = {
     "fork": {
-        "refuses an id that does not begin with its time": (
-            "if not faultline.is_time_ordered(fork_id) then",
-            "if false then",
-        ),
         "finds no job of another queue": (
             "where j.id = fork.job_id and (fork.only_queues is null or j.queue = any (fork.only_queues));",
             "where j.id = fork.job_id;",

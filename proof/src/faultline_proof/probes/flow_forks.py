@@ -223,10 +223,11 @@ def what_was_undone_is_not_taken_for_done(sessions: Sessions) -> None:
     _record(q, lease, "1", "3")
     _record(q, lease, "2", kind="saga", name="saga", outcome="failed", error="no money")
     _record(q, lease, "2.1", name="undo s")
+    _record(q, lease, "0.1", kind="saga", name="one that was left")
     for before in (None, "3", "2.1"):
         with refused(q, "FL002", "call 2 was undone", what=f"before {before}"):
             q.run(flow.fork(lease.job_id, before))
-    expect("before it", _numbers(q, q.run(flow.fork(lease.job_id, "2"))), ["1"])
+    expect("before it", _numbers(q, q.run(flow.fork(lease.job_id, "2"))), ["0.1", "1"])
 
 
 @probe("fork")

@@ -90,6 +90,20 @@ def a_timeout_counts_at_its_time_and_leaves_what_came_later(sessions: Sessions) 
 
 
 @probe("first_over")
+def what_has_ended_a_race_stays_what_ended_it(sessions: Sessions) -> None:
+    """Although by then a signal is there that was sent before, in a transaction that went on."""
+    q, sender = sessions.open(), sessions.open()
+    lease = q.new_lease()
+    waits = [_signal("1"), _sleep("2", 0)]
+    sender.begin()
+    sender.run(verbs.signal(lease.job_id, "go", "yes"))
+    expect("the sleep", _first(q, lease, *waits), ("2", "done", None))
+    sender.commit()
+    expect("sent again", _first(q, lease, *waits), ("2", "done", None))
+    expect("what came is kept", _first(q, lease, _signal("3")), ("3", "received", "yes"))
+
+
+@probe("first_over")
 def of_equal_moments_the_first_ends(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

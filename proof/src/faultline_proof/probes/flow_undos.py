@@ -73,6 +73,7 @@ def the_children_of_a_job_whose_saga_has_failed_are_cancelled(sessions: Sessions
 @probe("undo", "begin_undo", "only_undo")
 def a_job_that_has_ended_is_undone_and_its_saga_has_failed_by_its_error(sessions: Sessions) -> None:
     q = sessions.open()
+    beside = _begun(q)
     for then, was, result in (("fail", "failed", None), ("cancel", "cancelled", {"then": "cancel"})):
         lease = _begun(q)
         spawn(q, lease, 1, number="3")
@@ -97,6 +98,7 @@ def a_job_that_has_ended_is_undone_and_its_saga_has_failed_by_its_error(sessions
         with refused(q, "FL002", "can be undone"):
             q.run(verbs.undo(lease.job_id))
         q.complete(again)
+    expect("the saga of another job", _saga(q, beside.job_id)[0], None)
     expect("invariants", q.broken_invariants(), [])
 
 

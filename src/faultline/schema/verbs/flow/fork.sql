@@ -40,9 +40,6 @@ declare
   doubtful_from bigint;
   undone text;
 begin
-  if not faultline.is_time_ordered(fork_id) then
-    raise exception 'job % cannot be forked as %: that is not a UUID of version 7', fork.job_id, fork_id using errcode = 'FL005';
-  end if;
   perform faultline.require_synchronous_commit();
   select j.id, j.state, j.queue, j.task, j.priority, j.max_attempts, j.fencing_token, j.args, j.flow_id, j.group_key,
     o.lease_seconds, o.keep_args
