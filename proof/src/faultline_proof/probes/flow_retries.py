@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Failure, Submission
 from faultline.store import verbs
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
 
-def _graph(q: Session, *nodes: tuple[str, list[str]]) -> dict[str, UUID]:
-    text = json.dumps([{"task": "root"}, *({"task": name, "name": name, "after": after} for name, after in nodes)])
+def _graph(q: Session, *nodes: tuple[str, list[str]], **fields: Any) -> dict[str, UUID]:
+    text = json.dumps([{"task": "root"}, *({"task": name, "name": name, "after": after, **fields} for name, after in nodes)])
     rows = q.execute("select job_id from faultline.enqueue_flow(%s) order by position", text)
     return dict(zip(("root", *(name for name, _ in nodes)), (row[0] for row in rows), strict=True))
 
@@ -70,6 +70,112 @@ def two_retries_at_once_start_what_comes_after_both_over_once(sessions: Sessions
     expect("the second", second.result(), "queued")
     expect("retried", q.events(ids["c"]).count("retried"), 1)
     expect("it waits again", is_waiting(q, ids["c"]), True)
+
+
+@probe("reopen_flows", "requeue_ended_jobs", "retry")
+def two_retries_at_once_start_a_child_over_once(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1)
+    child = q.claim_one(queue="children")
+    q.fail(child, then="fail")
+    other.begin()
+    other.run(verbs.retry(child.job_id))
+    sessions.at_once(q, lambda session: session.fail(lease, then="fail"))
+    second = q.start(lambda session: session.run(verbs.retry(lease.job_id)))
+    sessions.wait_until_blocked(q, second)
+    other.commit()
+    expect("the second", second.result(), "queued")
+    expect("retried", q.events(child.job_id).count("retried"), 1)
+
+
+@probe("reopen_flows", "retry")
+def a_child_that_is_running_keeps_its_history_when_its_parent_is_retried(sessions: Sessions) -> None:
+    """Nobody has cancelled it yet. It has called a job that failed, and goes on."""
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1)
+    child = q.claim_one(queue="children")
+    spawn(q, child, 1)
+    q.fail(q.claim_one(queue="children"), then="fail")
+    expect("taken", q.run(verbs.collect_outcomes(child, "1")).status, "taken")
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    expect("the child", (q.state(child.job_id).value, _outcomes(q, child)), ("running", {"1": "failed"}))
+
+
+@probe("closed_with", "open_again", "reopen_flows", "retry")
+def what_was_given_up_with_a_failure_is_awaited_again_with_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1, "1")
+    q.fail(q.claim_one(queue="children"), then="fail")
+    spawn(q, lease, 1, "2")
+    expect("taken", q.run(verbs.collect_outcomes(lease, "1")).status, "taken")
+    given_up = {"number": "2", "kind": "children", "name": "child", "outcome": "closed"}
+    alert = {"number": "3", "kind": "step", "name": "alert", "outcome": "done"}
+    q.run(verbs.record(lease, [given_up, alert]))
+    q.run(verbs.fail([lease], [Failure("ChildFailed", then="fail", calls=("1",))]))
+    q.run(verbs.retry(lease.job_id))
+    expect("history", _outcomes(q, lease), {"1": None, "2": None, "3": "done"})
+
+
+def _went_on(q: Session, **fields: Any) -> tuple[dict[str, UUID], Lease]:
+    """A graph of two: the first has failed, and the second runs with its failure."""
+    ids = _graph(q, ("a", []), ("b", ["a"]), if_failed="run", **fields)
+    q.fail(q.claim_one(), then="fail")
+    expect("woken", Resolver(q).woken(), 1)
+    return ids, q.claim_one()
+
+
+@probe("refuse_behind", "stand_in", "reopen_flows", "retry")
+def a_job_that_succeeded_with_a_failure_is_made_anew_when_that_is_retried(sessions: Sessions) -> None:
+    q = sessions.open()
+    ids, second = _went_on(q)
+    with refused(q, "FL002", "runs now with its failure"):
+        q.run(verbs.retry(ids["a"]))
+    q.complete(second)
+    q.run(verbs.retry(ids["a"]))
+    (anew,) = q.execute("select id from faultline.open_jobs where task = 'b' and state = 'queued'")
+    expect("it waits", is_waiting(q, anew[0]), True)
+    first = q.claim_one()
+    expect("due", first.job_id, ids["a"])
+    q.complete(first)
+    Resolver(q).woken()
+    expect("then", q.claim_one().job_id, anew[0])
+    expect("invariants", q.broken_invariants(), [])
+
+
+@probe("refuse_behind", "retry")
+def what_comes_before_a_job_without_arguments_is_not_retried(sessions: Sessions) -> None:
+    q = sessions.open()
+    ids, second = _went_on(q, keep_args=False)
+    q.complete(second)
+    with refused(q, "FL002", "its arguments were not kept"):
+        q.run(verbs.retry(ids["a"]))
+
+
+@probe("forget_upstream", "reopen_flows", "retry")
+def a_job_that_failed_with_a_failure_looks_again_when_that_is_retried(sessions: Sessions) -> None:
+    q = sessions.open()
+    ids, second = _went_on(q)
+    q.fail(second, then="fail")
+    q.run(verbs.retry(ids["a"]))
+    expect("it waits again", is_waiting(q, second.job_id), True)
+    expect("history", _outcomes(q, second), {"0": None})
+
+
+@probe("refuse_reopening", "reopen_flows", "undone_saga", "retry")
+def a_job_is_not_retried_whose_child_has_undone_its_saga(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1)
+    child = q.claim_one(queue="children")
+    q.run(verbs.record(child, [{"number": "1", "kind": "saga", "name": "saga", "outcome": "failed", "error": "no rooms"}]))
+    q.run(verbs.fail([child], [Failure("no rooms", then="fail", calls=("1",))]))
+    q.fail(lease, then="fail")
+    with refused(q, "FL002", "the saga of its child"):
+        q.run(verbs.retry(lease.job_id))
 
 
 @probe("requeue_ended_jobs", "retry", "reopen_flows")
