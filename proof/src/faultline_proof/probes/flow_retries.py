@@ -159,6 +159,8 @@ def what_comes_before_a_job_without_arguments_is_not_retried(sessions: Sessions)
 def a_job_that_failed_with_a_failure_looks_again_when_that_is_retried(sessions: Sessions) -> None:
     q = sessions.open()
     ids, second = _went_on(q)
+    lease = (second.job_id, second.fencing_token, second.owner)
+    expect("it looks", q.execute("select state from faultline.upstream(%s, %s, %s)", *lease), [("failed",)])
     q.fail(second, then="fail")
     q.run(verbs.retry(ids["a"]))
     expect("it waits again", is_waiting(q, second.job_id), True)
