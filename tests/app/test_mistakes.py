@@ -41,7 +41,7 @@ class Alien:
 ALIENS: list[Any] = [Alien(), 3 + 4j, b"bytes", ["x", 1], {"x": 1}, float("nan"), 10**400]
 #: By function: arguments that make sense. Each in turn is replaced by an alien.
 GOOD: dict[str, dict[str, Any]] = {
-    "queue": {"name": "q", "concurrency": 1, "rate": Rate(1), "each_group": Limit(), "groups": {}, "shards": 1, "match": ()},
+    "queue": {"name": "q", "concurrency": 1, "rate": Rate(1), "each_group": Limit(), "groups": {}, "match": ()},
     "budget": {"name": "b", "rate": Rate(1)},
     "pause": {"name": "q", "reason": "r", "by": "b"},
     "resume": {"name": "q", "reason": "r", "by": "b"},

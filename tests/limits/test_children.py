@@ -127,7 +127,7 @@ def test_jobs_that_wait_for_each_others_ordered_groups_go_on(app: Faultline, que
         in_line = "select count(*) from faultline.open_jobs where task = 'credit' and in_group"
         await auntil(lambda: queue.value(in_line) == 2)
         # Upkeep looks once a minute.
-        queue.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+        queue.execute("update faultline.limited_queues set all_events_applied_at = '-infinity'")
         await all_done(app, handles)
 
     worked(app, {"ledger": 10}, story, workers=1)

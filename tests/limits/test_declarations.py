@@ -25,7 +25,6 @@ def test_a_declaration_is_what_the_database_is_sent(app: Faultline) -> None:
         rate=Rate(1000, per=timedelta(minutes=1), burst=10),
         each_group=Limit(concurrency=1, ordered=True),
         groups={"tenant-7": Limit(concurrency=1, weight=2.5)},
-        shards=4,
     )
 
     assert mail.declared == {
@@ -35,7 +34,6 @@ def test_a_declaration_is_what_the_database_is_sent(app: Faultline) -> None:
     }
     [statement] = app.declarations()
     assert statement.params[0] == "mail"
-    assert statement.params[2] == 4
 
 
 def test_groups_without_limits_take_turns_all_the_same(app: Faultline) -> None:
@@ -182,12 +180,8 @@ def test_what_contradicts_itself_is_refused(app: Faultline) -> None:
         app.queue("mail", each_group=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"write match=\('mail.\*',\)"):
         app.queue("mail", match="mail.*")
-    with pytest.raises(ConfigError, match="shards"):
-        app.queue("mail", shards=0)
-    with pytest.raises(ConfigError, match=r"4 shards and a rate with a burst of 3.*burst=4"):
-        app.queue("mail", rate=Rate(3), shards=4)
     with pytest.raises(ConfigError, match="must be a Rate"):
-        app.queue("mail", rate=5, shards=4)  # type: ignore[arg-type]
+        app.queue("mail", rate=5)  # type: ignore[arg-type]
     app.queue("mail")
     with pytest.raises(ConfigError, match="declared already"):
         app.queue("mail", concurrency=2)

@@ -40,5 +40,5 @@ def test(stage: ProbeDatabase, probe: Probe) -> None:
 def test_every_finding_about_sql_has_its_story() -> None:
     told = {int(number) for probe in FINDINGS for number in re.findall(r"^finding (\d+)", probe.name)}
 
-    # 9 and 25 to 28 are about schedules, 14 about shards, 22 about unique jobs.
+    # 9 and 25 to 28 are about schedules, 22 about unique jobs.
     assert {*range(1, 9), 10, 11, 12, 13, 15, *range(16, 22), 23, 24} <= told

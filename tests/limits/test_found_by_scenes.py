@@ -22,7 +22,7 @@ def test_a_claim_that_looks_at_a_group_twice_counts_each_job_once(dsn: str) -> N
         granted = connection.execute("select job_id from faultline.claim('q', 'w/1', 10)").fetchall()
 
         assert len(granted) == 1
-        assert connection.execute("select holding from faultline.shards").fetchall() == [(1,)]
+        assert connection.execute("select holding from faultline.limited_queues").fetchall() == [(1,)]
         assert run_on(connection, invariants.invariant("permits_are_counted")) is None
 
 
@@ -58,7 +58,7 @@ def test_jobs_that_ran_before_there_were_limits_count_in_a_group_where_others_wa
         _enqueue(connection, "a", "a", "a")
         assert _claimed(connection, "w/2", 1) == ["a"]
         holder.rollback()
-        connection.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+        connection.execute("update faultline.limited_queues set all_events_applied_at = '-infinity'")
         connection.execute("select faultline.maintain_limits()")
         connection.execute("select faultline.maintain_limits()")
 

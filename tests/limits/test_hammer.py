@@ -23,7 +23,7 @@ _RUNNING = "select group_key, count(*) from faultline.open_jobs where queue = %s
 #: Of a strict group: those that run, and those that keep their place to be tried again.
 _STRICT = (
     "select count(*) from faultline.open_jobs where queue = %s and group_key = %s and state in ('queued', 'running')"
-    " and (state = 'running' or counted is not null)"
+    " and (state = 'running' or has_permit)"
 )
 #: So long may nothing be granted while jobs wait: longer than a lease, and than the minute after which `maintain_limits`
 #: hears all.
@@ -84,16 +84,15 @@ def drain(connection: psycopg.Connection) -> str:
         if not rows:
             time.sleep(0.05)
     shown = (
-        "select state, group_key, in_group, counted, next_run_at, group_at from faultline.open_jobs"
+        "select state, group_key, in_group, has_permit, next_run_at, group_at from faultline.open_jobs"
         " where state in ('queued', 'running') limit 5"
     )
     return f"{left} are left: {connection.execute(shown).fetchall()}"
 
 
-def hammered(dsn: str, seconds: float, *, steady: bool, processes: int = 6, shards: int = 1) -> dict[str, Any]:
+def hammered(dsn: str, seconds: float, *, steady: bool, processes: int = 6) -> dict[str, Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        words = (QUEUE, json.dumps(DECLARED), shards)
-        connection.execute("select faultline.declare_queue(%s, %s::jsonb, %s)", words)
+        connection.execute("select faultline.declare_queue(%s, %s::jsonb)", (QUEUE, json.dumps(DECLARED)))
         how = "steady" if steady else "changing"
         command = [sys.executable, "-m", "tests.limits.hammer", dsn]
         players = [
@@ -138,8 +137,3 @@ def test_no_limit_is_exceeded_and_no_permit_is_lost_whatever_sessions_do(dsn: st
 @pytest.mark.long
 def test_a_minute_with_limits_that_change(dsn: str) -> None:
     judge(hammered(dsn, 60.0, steady=False))
-
-
-@pytest.mark.long
-def test_a_minute_with_four_shards(dsn: str) -> None:
-    judge(hammered(dsn, 60.0, steady=True, shards=4))

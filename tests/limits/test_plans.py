@@ -51,7 +51,7 @@ def test_a_claim_beside_full_groups_reads_little(
     filler = sessions.open()
     filler.execute("select faultline.declare_queue('q', %s::jsonb)", json.dumps(DECLARED))
     if vacuumed:
-        for name in ("open_jobs", "groups", "group_events", "limits", "shards"):
+        for name in ("open_jobs", "groups", "group_events", "limits", "limited_queues"):
             filler.execute(f"vacuum analyze faultline.{name}")
     for number in range(3):  # plans are made
         enqueue(queue, ["a", "b"])

@@ -92,8 +92,8 @@ def test_who_stopped_looking_comes_again_at_once_and_who_may_have_nothing_does_n
     held = take(queue, 10)
     for _ in range(110):  # an event of a hundred groups each
         queue.execute(
-            "insert into faultline.group_events (queue, shard, arrival, group_count, group_keys, priorities, run_ats)"
-            " select 'mail', 0, true, 100, array_agg('full'::text), array_agg(0::smallint), array_agg(now())"
+            "insert into faultline.group_events (queue, arrival, group_count, group_keys, priorities, run_ats)"
+            " select 'mail', true, 100, array_agg('full'::text), array_agg(0::smallint), array_agg(now())"
             " from generate_series(1, 100)"
         )
 
@@ -208,7 +208,8 @@ def test_turns_are_brought_back_before_a_double_loses_the_steps_between_them(que
     put(queue, ["first"])
     done(queue, take(queue, 1))
     sessions.hand.execute(
-        "update faultline.shards set virtual_time = virtual_time + 2e10, arrival_virtual_time = arrival_virtual_time + 2e10"
+        "update faultline.limited_queues"
+        " set virtual_time = virtual_time + 2e10, arrival_virtual_time = arrival_virtual_time + 2e10"
     )
     sessions.hand.execute("update faultline.groups set virtual_time = virtual_time + 2e10")
     queue.execute("select faultline.maintain_limits()")
@@ -228,16 +229,4 @@ def test_turns_are_brought_back_before_a_double_loses_the_steps_between_them(que
         done(queue, held)
 
     assert "z" in order
-    assert queue.value("select max(virtual_time) from faultline.shards") < 1_000
-
-
-def test_a_change_of_shards_is_no_wrong_count(queue: Driver) -> None:
-    queue.execute("select faultline.declare_queue('mail', '{\"queue\": {\"concurrency\": 8}}', 4)")
-    put(queue, (f"g{n}" for n in range(8)))
-    take(queue, 8)
-
-    for shards in (1, 8, 3):
-        queue.execute("select faultline.declare_queue('mail', '{\"queue\": {\"concurrency\": 8}}', %s)", shards)
-
-    assert queue.value("select count(*) from faultline.journal where event = 'permits_recounted'") == 0
-    assert run_on(queue.connection, invariants.invariant("permits_are_counted")) is None
+    assert queue.value("select max(virtual_time) from faultline.limited_queues") < 1_000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _declared(tale: Tale, **fields: Any) -> None:
-    tale.change("declare_queue", "q", 1, {"queue": fields.pop("queue", {}), "each_group": fields})
+    tale.change("declare_queue", "q", None, {"queue": fields.pop("queue", {}), "each_group": fields})
 
 
 def _enqueued(tale: Tale, *job_ids: str) -> None:
@@ -33,8 +33,8 @@ def _done(tale: Tale, job_id: str, group: str | None = "g") -> None:
     tale.row("succeeded", 1, f"{job_id}/1", job_id, queue="q", group=group)
 
 
-def _runs(tale: Tale, job_id: str, group: str | None = "g", counted: int = 3) -> None:
-    tale.row("running", 1, f"{job_id}/1", job_id, queue="q", group=group, counted=counted)
+def _runs(tale: Tale, job_id: str, group: str | None = "g") -> None:
+    tale.row("running", 1, f"{job_id}/1", job_id, queue="q", group=group, has_permit=True)
 
 
 # No more run at once than the limit says
@@ -258,7 +258,7 @@ def a_waiting_job_has_kept_its_permit(tale: Tale) -> None:
     _enqueued(tale, "j")
     _claimed(tale, "j")
     tale.call("release", "j", token=1, owner="j/1")
-    tale.row("queued", 1, None, "j", queue="q", group="g", counted=2)
+    tale.row("queued", 1, None, "j", queue="q", group="g", has_permit=True)
     tale.given_out("g", 1)
 
 

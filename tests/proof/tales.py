@@ -106,7 +106,7 @@ class Tale:
         self.final.signals.append(held)
 
     def change(self, verb: str, *said: Any, **facts: Any) -> Operation:
-        """A change of limits: the queue, a key or a number of shards, and what is said of it."""
+        """A change of limits: the queue, a key, and what is said of it."""
         return self.call(verb, None, detail=json.dumps(said), **facts)
 
     def given_out(self, group: str, holding: int, queue: str = "q") -> None:

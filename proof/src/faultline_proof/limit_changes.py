@@ -38,7 +38,6 @@ class Changes:
     def __init__(self, history: History) -> None:
         self._declared: dict[str, list[_Change]] = defaultdict(list)
         self._set: dict[tuple[str, str], list[_Change]] = defaultdict(list)
-        self._shards: dict[str, int] = defaultdict(lambda: 1)
         for operation in history.operations:
             if operation.verb not in VERBS or operation.outcome == "failed" or operation.detail is None:
                 continue
@@ -46,7 +45,6 @@ class Changes:
             sure, resets = operation.outcome == "ok", operation.verb == "reset_limit"
             change = _Change(operation.invoked_at, operation.ended_at, sure, value or {}, resets)
             if operation.verb == "declare_queue":
-                self._shards[queue] = max(self._shards[queue], int(key or 1))
                 known = self._declared[queue]
                 # Every worker declares what it knows when it starts; what was said already says nothing new.
                 if not (known and known[-1].value == change.value and all(one.value == change.value for one in known)):
@@ -59,9 +57,6 @@ class Changes:
     @property
     def queues(self) -> set[str]:
         return {*self._declared, *(queue for queue, _ in self._set)}
-
-    def shards(self, queue: str) -> int:
-        return self._shards[queue]
 
     def number_of(self, queue: str, since: float, until: float) -> int:
         """How many changes may have been made meanwhile."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from faultline_proof.history import Final, History
 
 #: What a row's permits count for.
-_OF_THE_QUEUE, _OF_THE_GROUP = 1, 2
 #: Windows of a rate are looked at up to so many grants beyond the burst.
 _GRANTS_LOOKED_AT = 200
 
@@ -142,7 +141,7 @@ def _allowed(changes: Changes, queue: str, key: str, since: float, until: float)
     burst = changes.most(queue, key, "burst", since, until)
     if burst == math.inf:
         burst = max(1.0, math.ceil(rate))
-    return rate / per, burst * (1 + changes.number_of(queue, since, until)) + changes.shards(queue) - 1
+    return rate / per, burst * (1 + changes.number_of(queue, since, until))
 
 
 def _too_many(times: list[tuple[float, float]], last: int, rate: float, burst: float) -> tuple[int, float] | None:
@@ -205,11 +204,11 @@ def permit_freed(final: Final, changes: Changes) -> Iterator[Fault]:
     """A permit is held by a running job, or by one of a strict group on its way to its end; and by nobody else."""
     counted: Counter[tuple[str, str]] = Counter()
     for row in final.jobs:
-        if row.counted is None:
+        if not row.has_permit:
             continue
-        counted[row.queue, THE_QUEUE] += bool(row.counted & _OF_THE_QUEUE)
+        counted[row.queue, THE_QUEUE] += row.state == "running"
         if row.group is not None:
-            counted[row.queue, row.group] += bool(row.counted & _OF_THE_GROUP)
+            counted[row.queue, row.group] += 1
         kept = row.state == "queued" and row.group is not None and changes.ever_ordered(row.queue, row.group)
         if row.state != "running" and not kept:
             yield Fault(Rule.PERMIT_FREED, row.job_id, f"is {row.state} and holds a permit of the queue {row.queue}")

@@ -192,13 +192,13 @@ def _about(verb: str, params: Sequence[Any]) -> str | None:
 
 
 def _change(verb: str, params: Sequence[Any]) -> str:
-    """The queue, the key that is set or the number of shards that is declared, and what is said of it; or a budget."""
+    """The queue, the key that is set, and what is said of it; or a budget."""
     if verb in budget_rules.CHANGES:
         return orjson.dumps([params[0], None if params[1] is None else orjson.loads(params[1])]).decode()
-    said, place = {"declare_queue": (1, 2), "set_limit": (2, 1), "reset_limit": (None, 1)}[verb]
+    said, place = {"declare_queue": (1, None), "set_limit": (2, 1), "reset_limit": (None, 1)}[verb]
     value = None if said is None else params[said]
     document = orjson.loads(value) if isinstance(value, str | bytes) else value
-    return orjson.dumps([params[0], params[place] if len(params) > place else None, document]).decode()
+    return orjson.dumps([params[0], None if place is None or len(params) <= place else params[place], document]).decode()
 
 
 @lru_cache(maxsize=1024)

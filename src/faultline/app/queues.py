@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from faultline.app.limits import Limits
 from faultline.app.unawaited import must_await
-from faultline.core.bounds import QUEUE_LENGTH_MAX, SHARDS_MAX, TASK_LENGTH_MAX
+from faultline.core.bounds import QUEUE_LENGTH_MAX, TASK_LENGTH_MAX
 from faultline.core.checks import check_name, check_queue
 from faultline.core.errors import ConfigError, declaring
 from faultline.core.limits import Limit, Rate, check_budget, check_fields, check_group, check_rate
@@ -33,11 +33,10 @@ class QueueResource(str):
     :param name: Of the queue.
     """
 
-    __slots__ = ("declared", "match", "shards")
+    __slots__ = ("declared", "match")
 
     #: What is written to the database: the limits of the queue, of each group, and of single groups.
     declared: dict[str, Json]
-    shards: int
     #: Patterns of the names of tasks that go to this queue when they name none.
     match: tuple[str, ...]
 
@@ -82,7 +81,6 @@ class Queues:
         rate: Rate | None = None,
         each_group: Limit | None = None,
         groups: Mapping[str, Limit] | None = None,
-        shards: int = 1,
         match: Sequence[str] = (),
     ) -> QueueResource:
         """Declare a queue: what it may do over all workers, and what each group of jobs in it may do.
@@ -96,9 +94,6 @@ class Queues:
         :param each_group: What each group may do: the jobs with the same `group=`. Given even as `Limit()`, groups take
             turns, so that one with many jobs does not keep the others waiting.
         :param groups: What single groups may do, by their keys. What they do not say, they have from `each_group`.
-        :param shards: Into how many parts the queue is divided, each with its share of the queue's limits, so that many
-            workers claim side by side. More than 1 where commits are slow and workers are many. No more than the burst of
-            its rate.
         :param match: Patterns of names of tasks, such as `mail.*`, that go to this queue when they name none. The first
             declared queue that fits gets them.
         """
@@ -107,17 +102,8 @@ class Queues:
             check_queue(name)
         if name in self._declared:
             raise ConfigError(f"queue {name} is declared already; declare it once, with all its limits")
-        if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
-            raise ConfigError(f"shards of queue {name} must be a whole number from 1 to {SHARDS_MAX}, not {shards!r}")
-        whole = _whole(name, concurrency, rate)
-        if rate is not None and rate.burst_jobs < shards:
-            raise ConfigError(
-                f"queue {name} cannot have {shards} shards and a rate with a burst of {rate.burst_jobs:g}: each shard needs"
-                f" one job of the burst; give Rate(..., burst={shards}) or fewer shards"
-            )
         found = QueueResource(name)
-        found.declared = _declared(name, whole, each_group, groups)
-        found.shards = shards
+        found.declared = _declared(name, _whole(name, concurrency, rate), each_group, groups)
         found.match = _patterns(name, match)
         self._declared[str(name)] = found
         for task in self.tasks.values():
@@ -176,7 +162,7 @@ class Queues:
 
     def queue_declarations(self) -> dict[str, Statement[bool]]:
         """By the names of the queues."""
-        return {name: limit.declare_queue(name, one.declared, one.shards) for name, one in sorted(self._declared.items())}
+        return {name: limit.declare_queue(name, one.declared) for name, one in sorted(self._declared.items())}
 
     def budget_declarations(self) -> dict[str, Statement[bool]]:
         """By the names of the budgets."""

@@ -113,7 +113,7 @@ def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]
 
 
 def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store.reads import groups, health, overview, shard_holders, vitals  # noqa: PLC0415
+    from faultline.store.reads import groups, health, limit_holders, overview, vitals  # noqa: PLC0415
     from faultline.store.reads import limits as stored_limits  # noqa: PLC0415
     from faultline.store.reads import schedules as stored_schedules  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
         yield from _under("work", visit.about(checks.known_tasks, vitals.waiting_tasks(), workers))
     yield from _flows(visit)
     yield from _under("work", visit.about(scheduled.schedules, stored_schedules.schedules()))
-    yield from _under("work", visit.about(limit_checks.holders, shard_holders.shard_holders()))
+    yield from _under("work", visit.about(limit_checks.holders, limit_holders.limit_holders()))
     yield from _under("work", visit.about(limit_checks.use, groups.in_use(), workers or []))
     yield from _under("work", visit.about(limit_checks.orphans, stored_limits.limits()))
     paused = yield from visit.list_of("paused", vitals.paused())

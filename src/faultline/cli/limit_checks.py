@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from faultline.core.limits import LimitRecord
     from faultline.store.reads.groups import QueueUse
+    from faultline.store.reads.limit_holders import LimitHolder
     from faultline.store.reads.overview import WorkerLine
-    from faultline.store.reads.shard_holders import ShardHolder
 
 #: A claim's own transaction is over in milliseconds.
 _IDLE_SECONDS = 2.0
@@ -23,7 +23,7 @@ _UNHEARD_SECONDS = 300.0
 _NAMES_MAX = 5
 
 
-def holders(found: Sequence[ShardHolder]) -> Iterator[Finding]:
+def holders(found: Sequence[LimitHolder]) -> Iterator[Finding]:
     for one in found:
         since = span(one.seconds or 0.0)
         if one.kind == "session" and (one.seconds or 0.0) > _IDLE_SECONDS:
@@ -82,6 +82,6 @@ def orphans(limits: Sequence[LimitRecord]) -> Iterator[Finding]:
         yield Finding("limits", NOTE, fact, todo)
 
 
-def _ends(one: ShardHolder) -> str:
+def _ends(one: LimitHolder) -> str:
     quoted = one.name.replace("'", "''")
     return f"rollback prepared '{quoted}', or commit prepared '{quoted}'"

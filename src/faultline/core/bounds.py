@@ -46,8 +46,6 @@ RATE_MIN, LIMIT_MAX = 0.001, 1_000_000_000
 PER_SECONDS_MIN, PER_SECONDS_MAX = 0.000001, 31_536_000.0
 #: A group's share beside others.
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
-#: Into how many parts a limited queue may be divided.
-SHARDS_MAX = 64
 
 #: Who did something, and why.
 BY_LENGTH_MAX = 200

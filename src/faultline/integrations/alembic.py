@@ -21,9 +21,9 @@ _SCHEMA = "faultline"
 #: All that `faultline migrate` creates.
 TABLES = frozenset(
     {
-        "api_keys", "budgets", "calls", "edges", "flows", "group_events", "groups", "journal", "keys", "ledger", "limits",
-        "nudges", "open_jobs", "queues", "samples", "sampling", "schedules", "schema_files", "settings", "shards", "signals",
-        "steps", "streams", "subscriptions", "sweeps", "tallies", "ticks", "unique_keys", "workers",
+        "api_keys", "budgets", "calls", "edges", "flows", "group_events", "groups", "journal", "keys", "ledger",
+        "limited_queues", "limits", "nudges", "open_jobs", "queues", "samples", "sampling", "schedules", "schema_files",
+        "settings", "signals", "steps", "streams", "subscriptions", "sweeps", "tallies", "ticks", "unique_keys", "workers",
     }
 )  # fmt: skip
 #: Under this name the context of a migration remembers which tables of that schema are found without it.

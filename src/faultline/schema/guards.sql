@@ -36,13 +36,13 @@ execute function faultline.refuse_change('illegal state transition: a job that i
 create or replace trigger free_permits
 before update of state on faultline.open_jobs
 for each row
-when (old.counted is not null and new.state <> 'running')
+when (old.has_permit and new.state <> 'running')
 execute function faultline.free_permits();
 
 create or replace trigger free_permits_of_gone
 after delete on faultline.open_jobs
 for each row
-when (old.counted is not null and coalesce(current_setting('faultline.verb', true), '') <> 'complete')
+when (old.has_permit and coalesce(current_setting('faultline.verb', true), '') <> 'complete')
 execute function faultline.free_permits();
 
 create or replace trigger leave_group

@@ -76,7 +76,7 @@ begin
         ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling,'
         ' faultline.flows, faultline.calls, faultline.edges, faultline.signals, faultline.nudges, faultline.sweeps,'
         ' faultline.streams, faultline.subscriptions, faultline.unique_keys,'
-        ' faultline.limits, faultline.shards, faultline.groups, faultline.group_events, faultline.budgets,'
+        ' faultline.limits, faultline.limited_queues, faultline.groups, faultline.group_events, faultline.budgets,'
         ' faultline.schedules, faultline.ticks to %I',
         role_name
       );

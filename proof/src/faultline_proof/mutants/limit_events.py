@@ -9,22 +9,22 @@ if TYPE_CHECKING:
 
 GUARDS: Guards = {
     "apply_group_events": {
-        "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
-        "hears what was open": ("      where x.xid < shard.seen_to\n", "      where false\n"),
+        "hears everything in another cluster": ("limited_queue.cluster <> cluster or ", ""),
+        "hears what was open": ("      where x.xid < limited_queue.seen_to\n", "      where false\n"),
         "hears of permits beside what came in": (
             "from (values (false), (true)) as k (arrival)\n    cross",
             "from (values (true)) as k (arrival)\n    cross",
         ),
-        "puts who is heard of later behind": "    shard.arrival_virtual_time := shard.arrival_virtual_time +"
+        "puts who is heard of later behind": "    limited_queue.arrival_virtual_time := limited_queue.arrival_virtual_time +"
         " cardinality(heard.group_keys) * 1e-9;\n",
-        "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
+        "frees permits of the queue": ("greatest(0, limited_queue.holding - heard.freed)", "limited_queue.holding"),
         "hears of about a thousand groups": (" < apply_group_events.most as is_taken", " < 1e9 as is_taken"),
         "goes on with what is left": (
             "least(heard.left_from, pg_snapshot_xmax(heard.snapshot))",
             "pg_snapshot_xmax(heard.snapshot)",
         ),
-        "looks from here on where there was nothing": ("    if shard.seen_to = '0' then\n", "    if false then\n"),
-        "keeps what is open where there was nothing": ("faultline.open_xids(before, shard.seen_to)", "'{}'"),
+        "looks from here on where there was nothing": ("    if limited_queue.seen_to = '0' then\n", "    if false then\n"),
+        "keeps what is open where there was nothing": ("faultline.open_xids(before, limited_queue.seen_to)", "'{}'"),
         "has looked what is open before it looks for events": (
             "pg_snapshot_xmax(before)",
             "pg_snapshot_xmax(pg_current_snapshot())",
@@ -63,8 +63,8 @@ GUARDS: Guards = {
             "k.holding / k.weight, 0, k.priority",
         ),
         "puts who comes in behind who came in before": (
-            "shard.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9",
-            "shard.virtual_time",
+            "limited_queue.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9",
+            "limited_queue.virtual_time",
         ),
     },
     "insert_group_events": {
@@ -80,21 +80,15 @@ GUARDS: Guards = {
         ),
     },
     "free_permits": {
-        "keeps the permit of a job in order": ("      kept := 2;\n", "      kept := 0;\n"),
+        "keeps the permit of a job in order": ("      freed_group := false;\n", "      new.has_permit := null;\n"),
         "keeps no permit that another waits for": ("      and not (new.suspended is true and", "      and not (false and"),
         "keeps the permit of who waits for others": (
             "faultline.waits_for_group(old.id, old.queue, old.group_key)",
             "true",
         ),
-        "forgets the mark": (
-            "    new.counted := nullif(kept, 0) | (faultline.shard_of(old.group_key, shards) << 2);\n",
-            "",
-        ),
-        "keeps a permit at the shard of the group": (
-            "(faultline.shard_of(old.group_key, shards) << 2);",
-            "(old.counted & ~3);",
-        ),
-        "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
+        "forgets the mark": "    new.has_permit := null;\n",
+        "gives the queue's permit back once": ("(old.state = 'running')::integer", "1"),
+        "tells the claims": ("if freed > 0 or freed_group then", "if false then"),
         "wakes who waits": (
             "    perform faultline.wake_for_free_permit(old.queue,",
             "    perform faultline.wake_for_free_permit('',",
@@ -119,7 +113,7 @@ GUARDS: Guards = {
         ),
     },
     "complete": {
-        "frees permits": "    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);\n",
+        "frees permits": "    perform faultline.free_ended(permit_queues, permit_groups);\n",
         "wakes nobody for who claims": (
             "    if complete.claims then\n      perform set_config('faultline.notify', 'off', true);\n    end if;\n",
             "",
@@ -130,17 +124,16 @@ GUARDS: Guards = {
         ),
     },
     "free_ended": {
-        "frees the queue's permit where it was counted": ("e.at_home <> e.at_shard group by", "false group by"),
         "wakes who waits": (
-            "    perform faultline.wake_for_free_permit(one.queue, one.shard, one.group_keys);\n",
+            "    perform faultline.wake_for_free_permit(one.queue, one.group_keys);\n",
             "    null;\n",
         ),
         "tells of a hundred groups at a time": ("- 1) / 100 as part", "- 1) / 100000 as part"),
     },
     "guards.sql": {
         "free_permits_of_gone: not twice": (
-            "when (old.counted is not null and coalesce(current_setting('faultline.verb', true), '') <> 'complete')",
-            "when (old.counted is not null)",
+            "when (old.has_permit and coalesce(current_setting('faultline.verb', true), '') <> 'complete')",
+            "when (old.has_permit)",
         ),
     },
 }

@@ -31,60 +31,61 @@ GUARDS: Guards = {
             "    null;\n",
         ),
         "lets due jobs arrive": (
-            "      perform faultline.move_due_jobs_into_groups(claim_limited.queue, claim_limited.shards, due);\n",
-            "      null;\n",
+            "    perform faultline.move_due_jobs_into_groups(claim_limited.queue, due);\n",
+            "    null;\n",
         ),
-        "hears what happened": (
-            "      shard := part.shard;\n      -- Again",
-            "      -- Again",
-        ),
-        "hears of few groups for a few jobs": ("greatest(500, 2 * claim_limited.max_jobs)", "20000"),
-        "hears of as many groups as it grants jobs": ("greatest(500, 2 * claim_limited.max_jobs)", "500"),
-        "hears on where nothing can be granted": ("exit when not shard.unfinished or", "exit when true or"),
-        "hears no more than it must where nothing may be granted": (
-            "shard.unfinished or room <= 0 or",
-            "shard.unfinished or",
-        ),
-        "says that it has not done looking": ("shard.unfinished := part.more;", "shard.unfinished := false;"),
-        "says so only where there is room": ("shard.unfinished and room > 0;", "shard.unfinished;"),
         "grants nothing of a queue that was paused meanwhile": (" and q.paused_at is null\n", "\n"),
         "grants nothing while `recover` holds it": ("s.limits_held_until > faultline.clock()", "false"),
         "looks whether it is held after a recover": "  lock table faultline.open_jobs in row exclusive mode;\n",
-        "lets groups be ready whose time has come": "      perform faultline.mark_groups_ready(shard, due);\n",
-        "grants no more than the queue may": ("room := least(part.room, remaining)", "room := remaining"),
-        "takes those that kept a permit": ("      if waits.kept then\n", "      if false then\n"),
+        "gives what is left to those who wait": ("for pass in 1..2 loop", "for pass in 1..1 loop"),
+        "counts every grant": ("has_permit = true,", "has_permit = null,"),
+        "gives a job its true time back": ("coalesce(j.group_at, j.next_run_at)", "j.next_run_at"),
+        "adds up what it granted": "    limited_queue.holding := limited_queue.holding + cardinality(picked.ctids);\n",
+        "takes tokens": "    limited_queue.tokens := limited_queue.tokens - cardinality(picked.ctids);\n",
+        "takes no more than it was asked for": "    room := room - cardinality(picked.ctids);\n",
+        "stores what it counted": "  perform faultline.save_limited_queue(before, limited_queue, due);\n",
+    },
+    "apply_until_room": {
+        "hears what happened": (
+            "    limited_queue := part.limited_queue;\n    limited_queue.unfinished",
+            "    limited_queue.unfinished",
+        ),
+        "hears of few groups for a few jobs": ("greatest(500, 2 * max_jobs)", "20000"),
+        "hears of as many groups as it grants jobs": ("greatest(500, 2 * max_jobs)", "500"),
+        "hears on where nothing can be granted": ("exit when not limited_queue.unfinished or", "exit when true or"),
+        "hears no more than it must where nothing may be granted": (
+            "limited_queue.unfinished or room <= 0 or",
+            "limited_queue.unfinished or",
+        ),
+        "says that it has not done looking": (
+            "limited_queue.unfinished := part.more;",
+            "limited_queue.unfinished := false;",
+        ),
+        "lets groups be ready whose time has come": "    perform faultline.mark_groups_ready(limited_queue, due);\n",
+        "grants no more than the queue may": ("room := least(part.room, max_jobs)", "room := max_jobs"),
+    },
+    "pick_jobs": {
+        "takes those that kept a permit": ("  if kept then\n", "  if false then\n"),
         "leaves half to others than heads": (
             "case when divided then (room + (random() < 0.5)::integer) / 2 else room end",
             "room",
         ),
-        "knows how many shards there are": (" and q.shards = claim_limited.shards and", " and"),
         "leaves half to jobs of no group": (
             "case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else",
             "case when false then 0 else",
         ),
         "takes jobs of no group where groups wait too": (
-            "if mixed or not (waits.ready or waits.kept) then",
-            "if not (waits.ready or waits.kept) then",
+            "if mixed or not (ready or kept) then",
+            "if not (ready or kept) then",
         ),
         "takes jobs of no group": (
-            ("        ctids := ctids || faultline.pick_ungrouped(claim_limited.queue, due, room - cardinality(ctids));\n"),
-            "        null;\n",
+            "    ctids := ctids || faultline.pick_ungrouped(limited_queue.queue, due, room - cardinality(ctids));\n",
+            "    null;\n",
         ),
-        "counts every grant": ("case when j.group_key is null then 1 else 3 end | (shard.shard << 2)", "null::smallint"),
-        "counts the group's permit": ("case when j.group_key is null then 1 else 3 end", "1"),
-        "gives a job its true time back": ("coalesce(j.group_at, j.next_run_at)", "j.next_run_at"),
-        "adds up what it granted": "      shard.holding := shard.holding + cardinality(ctids);\n",
-        "takes tokens": "      shard.tokens := shard.tokens - cardinality(ctids);\n",
-        "takes no more than it was asked for": "      remaining := remaining - cardinality(ctids);\n",
-        "stores what it counted": "    perform faultline.save_shard(before, shard, due);\n",
     },
-    "lock_shard": {
-        "goes past a shard that somebody holds": (
-            "    limit 1\n    for update skip locked;",
-            "    limit 1\n    for update;",
-        ),
-        "waits a moment": ("    perform set_config('lock_timeout', '250ms', true);\n", ""),
-        "keeps the caller's patience": "    perform set_config('lock_timeout', patience, true);\n",
+    "lock_limited_queue": {
+        "waits a moment": ("  perform set_config('lock_timeout', '250ms', true);\n", ""),
+        "keeps the caller's patience": "  perform set_config('lock_timeout', patience, true);\n",
     },
     "pick_groups": {
         "keeps within the group's limit": ("l.cap - g.holding, ", ""),
@@ -94,22 +95,19 @@ GUARDS: Guards = {
             " and max(l.holding / l.weight) < min((l.holding + 1) / l.weight) as one_each",
             " as one_each",
         ),
-        "reads no turns that were served": (" and g.virtual_time >= shard.virtual_time\n", "\n"),
+        "reads no turns that were served": (" and g.virtual_time >= limited_queue.virtual_time\n", "\n"),
         "sees groups that hold nothing": (
-            "g.holding_per_weight = 0 and g.virtual_time >= shard.virtual_time",
+            "g.holding_per_weight = 0 and g.virtual_time >= limited_queue.virtual_time",
             "g.holding_per_weight < 0",
         ),
         "sees groups that hold something": (
             "g.ready and g.holding_per_weight > 0\n",
             "g.ready and g.holding_per_weight < 0\n",
         ),
-        "passes many groups that are empty": ("      perform faultline.clear_gone(shard, due);\n", "      null;\n"),
+        "passes many groups that are empty": ("      perform faultline.clear_gone(limited_queue, due);\n", "      null;\n"),
         "moves on where groups come in": (
-            (
-                "    shard.arrival_virtual_time := greatest(shard.arrival_virtual_time, shard.virtual_time) +"
-                " cardinality(served.ctids) * 1e-6;\n"
-            ),
-            "",
+            "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time) + cardinality(served.ctids) * 1e-6;",
+            "limited_queue.arrival_virtual_time;",
         ),
         "moves the turn by the weight": (
             "virtual_time = j.virtual_time + j.jobs / j.weight",
@@ -145,7 +143,7 @@ GUARDS: Guards = {
         ),
     },
     "next_claim_at": {
-        "says who has not done looking": ("when shard.unfinished and part.room > 0 then", "when false then"),
+        "says who has not done looking": ("when limited_queue.unfinished and room > 0 then", "when false then"),
         "knows when recover holds it": ("s.limits_held_until > at", "false"),
     },
     "pick_past_locked_head": {
@@ -172,21 +170,6 @@ GUARDS: Guards = {
             ("j.rate is null or j.tokens >= 1", "true"),
         ),
     },
-    "check_shards": {
-        "wants a job of the burst for each shard": ("b.burst < q.shards", "false"),
-        "looks at what is declared as well": (
-            "least((l.effective ->> 'burst')::double precision, (l.declared ->> 'burst')::double precision)",
-            "(l.effective ->> 'burst')::double precision",
-        ),
-    },
-    "declare_queue": {
-        "keeps the burst above the shards": "  perform faultline.check_shards(declare_queue.queue);\n",
-        "divides the permits": "  perform faultline.rebalance_permits_now(declare_queue.queue);\n",
-    },
-    "set_limit": {
-        "keeps the burst above the shards": "  perform faultline.check_shards(set_limit.queue);\n",
-        "divides the permits": "  perform faultline.rebalance_permits_now(set_limit.queue);\n",
-    },
     "write_limit": {
         "lets those look again who waited": (
             (
@@ -205,26 +188,21 @@ GUARDS: Guards = {
         "weighs anew": (" or reweighed and (o.has_waiting or o.holding > 0)", ""),
         "begins with the turns again": ("case when not reweighed then g.virtual_time end", "g.virtual_time"),
         "puts who may go on behind those who wait": (
-            "(select s.arrival_virtual_time from",
-            "(select null::double precision from",
+            "select s.arrival_virtual_time from",
+            "select null::double precision from",
         ),
     },
     "mark_groups_ready": {
-        "puts who waited behind those who wait": ("greatest(g.virtual_time, shard.arrival_virtual_time)", "g.virtual_time"),
+        "puts who waited behind those who wait": (
+            "greatest(g.virtual_time, limited_queue.arrival_virtual_time)",
+            "g.virtual_time",
+        ),
     },
     "recount_queue": {
         "puts who is counted anew behind those who wait": (
-            "(select s.arrival_virtual_time from",
+            "(select l.arrival_virtual_time from",
             "(select g.virtual_time from",
         ),
-        "counts what was given back to a shard that is gone": ("e.shard % number as shard", "e.shard"),
-    },
-    "reshard": {
-        "takes groups as far as their shards": (
-            "virtual_time = greatest(g.virtual_time, furthest)",
-            "virtual_time = g.virtual_time",
-        ),
-        "tells of no wrong count": (", divided => true)", ")"),
     },
     "maintain_limits": {
         "lets a hold of a clock ahead end": (
@@ -236,22 +214,21 @@ GUARDS: Guards = {
         "takes others each time": ("order by random() limit 50", "order by q.name limit 50"),
         "lets jobs give way": ("    perform faultline.break_group_deadlocks();\n", "    null;\n"),
     },
-    "save_shard": {
+    "save_limited_queue": {
         "stores where groups come in": (
             "      arrival_virtual_time = is_now.arrival_virtual_time\n",
-            "      arrival_virtual_time = s.arrival_virtual_time\n",
+            "      arrival_virtual_time = l.arrival_virtual_time\n",
         ),
     },
     "move_due_jobs_into_groups": {
         "takes no more than a thousand": ("    limit move_due_jobs_into_groups.most\n", "    limit 1000000\n"),
-        "leaves those that kept a permit": "      and r.counted is null\n",
+        "leaves those that kept a permit": "      and r.has_permit is null\n",
     },
     "is_miscounted": {
-        "knows what was given back to a shard that is gone": ("e.shard % number as shard", "e.shard"),
-        "sees jobs that run without a permit": ("select from permits p where p.counted is null", "select where false"),
+        "sees jobs that run without a permit": ("select from permits p where p.has_permit is null", "select where false"),
         "looks at what the queue holds": (
-            "group by k.shard\n      having sum(k.holding) <> 0",
-            "group by k.shard\n      having false",
+            "select l.holding <> (select",
+            "select l.holding < 0 and 0 = (select",
         ),
         "looks at what groups hold": (
             "group by k.group_key\n      having sum(k.holding) <> 0",
@@ -259,10 +236,16 @@ GUARDS: Guards = {
         ),
     },
     "maintain_queue": {
-        "hears everything once a minute": ("      shard.seen_to := '0';\n", "      null;\n"),
-        "brings turns back": ("if shard.virtual_time > 1e6 then", "if false then"),
-        "counts what is wrong anew": ("      perform faultline.recount_queue(maintain_queue.queue);\n", "      null;\n"),
-        "lends": "    perform faultline.rebalance_permits(maintain_queue.queue, maintain_queue.number);\n",
+        "hears everything once a minute": ("    limited_queue.seen_to := '0';\n", "    null;\n"),
+        "brings turns back": ("if limited_queue.virtual_time > 1e6 then", "if false then"),
+        "counts what is wrong anew": ("    perform faultline.recount_queue(maintain_queue.queue);\n", "    null;\n"),
+        "takes no time of a clock that was ahead": ("set ready = g.has_waiting, not_before = null", "set ready = g.ready"),
+        "puts right who stands before the turn": (
+            "    set virtual_time = limited_queue.arrival_virtual_time\n",
+            "    set virtual_time = g.virtual_time\n",
+        ),
+    },
+    "forget_groups": {
         "keeps groups whose tokens are due": (
             "(each_group ->> 'burst')::double precision / faultline.rate_of(each_group), 0)",
             "0, 0)",
@@ -271,41 +254,12 @@ GUARDS: Guards = {
             "(not have_own or i.changed_second < coalesce",
             "(true or i.changed_second < coalesce",
         ),
-        "knows how many shards there are": (
-            " and q.shards = maintain_queue.number) then\n      return",
-            ") then\n      return",
-        ),
-        "hears what was written for shards that are gone": (
-            "where e.queue = maintain_queue.queue and e.shard >= maintain_queue.number\n",
-            "where false\n",
-        ),
-        "takes no time of a clock that was ahead": ("set ready = g.has_waiting, not_before = null", "set ready = g.ready"),
-        "puts right who stands before the turn": (
-            "      set virtual_time = shard.arrival_virtual_time\n",
-            "      set virtual_time = g.virtual_time\n",
-        ),
-    },
-    "rebalance_permits": {
-        "takes turns": ("(s.shard + second) % rebalance_permits.number as nth", "s.shard as nth"),
-        "gives no more than is free": ("least(t.target - t.holding, t.free - t.before)", "t.target - t.holding"),
-        "takes back what is more than a part": ("when t.holding >= t.target then t.target else", "when false then 0 else"),
     },
     "limit_queue": {
-        "gives new shards no tokens": ("case when was then 0 end", "null::double precision"),
         "lets all that was enqueued before go to its group": (
-            "    perform faultline.move_due_jobs_into_groups(limit_queue.queue, number, faultline.clock(), 2147483647);\n",
+            "  perform faultline.move_due_jobs_into_groups(limit_queue.queue, faultline.clock(), 2147483647);\n",
             "",
         ),
-    },
-    "rewrite_events_of_old_shards": {
-        "finds those that kept a permit": (
-            "  set counted = 2 | (faultline.shard_of(j.group_key, rewrite_events_of_old_shards.number) << 2)\n",
-            "  set counted = j.counted\n",
-        ),
-        "waits for no submitter": ("    for update skip locked\n", "    for update\n"),
-    },
-    "reset_limit": {
-        "divides the permits": "  perform faultline.rebalance_permits_now(reset_limit.queue);\n",
     },
     "checked_limit": {
         "stores whole numbers": ("if fields ->> 'concurrency' is not null then", "if false then"),

@@ -37,7 +37,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     limit_flows,
     limit_guards,
     limit_plans,
-    limit_shards,
+    limit_queues,
     limit_stalls,
     limit_turns,
     limit_waits,

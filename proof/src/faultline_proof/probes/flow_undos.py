@@ -64,9 +64,9 @@ def the_children_of_a_job_whose_saga_has_failed_are_cancelled(sessions: Sessions
     sweep_all(q)
     states = "select array_agg(state order by id) from faultline.jobs where queue = 'children'"
     expect("states", q.value(states), ["cancelled", "cancelled", "queued"])
-    expect(
-        "the call", q.value("select outcome from faultline.calls where job_id = %s and number = '2'", lease.job_id), "closed"
-    )
+    outcome = "select outcome from faultline.calls where job_id = %s and number = '2'"
+    expect("the call", q.value(outcome, lease.job_id), "closed")
+    expect("that of another job", q.value(outcome, other.job_id), None)
     expect("invariants", q.broken_invariants(), [])
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Sessions
 
 
-@probe("claim_limited", "shard_room", "free_permits", "apply_group_events")
+@probe("claim_limited", "queue_room", "free_permits", "apply_group_events")
 def no_more_jobs_of_a_queue_run_than_it_may(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=2)
@@ -55,7 +55,7 @@ def no_more_jobs_of_a_group_run_than_it_may(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
-@probe("claim_limited", "shard_room")
+@probe("claim_limited", "queue_room")
 def no_more_jobs_of_a_queue_start_than_its_rate_allows(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -79,6 +79,8 @@ def groups_take_turns_and_jobs_of_none_get_half(sessions: Sessions) -> None:
     put(q, "c", 3)
     expect("the first three", groups(take(q, 3)), ["a", "b", "c"])
     expect("the next six", groups(take(q, 6)), ["a", "a", "b", "b", "c", "c"])
+    put(q, None, 1)
+    expect("beside one of no group", groups(take(q, 10)), ["None"] + ["a"] * 9)
     put(q, None, 50)
     expect("beside jobs of no group", groups(take(q, 10)), ["None"] * 5 + ["a"] * 5)
     expect_right_accounts(q)

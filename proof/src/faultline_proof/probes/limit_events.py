@@ -146,7 +146,7 @@ def what_ran_before_there_were_limits_is_counted_where_others_wait(sessions: Ses
     expect("granted", len(take(q, 1)), 1)
     user.rollback()
     for _ in range(2):
-        sessions.hand.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+        sessions.hand.execute("update faultline.limited_queues set all_events_applied_at = '-infinity'")
         q.execute("select faultline.maintain_limits()")
     expect("granted beside both", take(q), [])
     expect_right_accounts(q)
@@ -160,7 +160,7 @@ def no_job_of_a_group_that_is_looked_at_in_two_rounds_is_granted_twice(sessions:
     put(q, "heavy", 1)
     put(q, "light", 5)
     expect("granted", groups(take(q, 10)), ["heavy", *["light"] * 5])
-    expect("counted", q.value("select holding from faultline.shards"), 6)
+    expect("counted", q.value("select holding from faultline.limited_queues"), 6)
     expect_right_accounts(q)
 
 
@@ -236,7 +236,7 @@ def no_job_is_granted_twice_beside_a_locked_row(sessions: Sessions) -> None:
     light = put(q, "light", 12)
     _lock(user, light[4])
     expect("granted", groups(take(q, 10)), ["heavy", *["light"] * 9])
-    expect("counted", q.value("select holding from faultline.shards"), 10)
+    expect("counted", q.value("select holding from faultline.limited_queues"), 10)
     user.rollback()
     expect_right_accounts(q)
 
@@ -248,7 +248,7 @@ def a_count_that_somebody_made_wrong_is_right_within_a_minute(sessions: Sessions
     limit(q, "a", concurrency=3)
     put(q, "a", 3)
     held = take(q, 2)
-    for wrong in ("update faultline.shards set holding = 7", "update faultline.groups set holding = 0"):
+    for wrong in ("update faultline.limited_queues set holding = 7", "update faultline.groups set holding = 0"):
         sessions.hand.execute(wrong)
         sessions.clock.advance(61)
         q.execute("select faultline.maintain_limits()")
@@ -321,4 +321,4 @@ def a_claim_that_finds_nothing_looks_from_there_on(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
     expect("granted", take(q), [])
-    expect("looks from the beginning on", q.value("select seen_to = '0' from faultline.shards"), wanted=False)
+    expect("looks from the beginning on", q.value("select seen_to = '0' from faultline.limited_queues"), wanted=False)

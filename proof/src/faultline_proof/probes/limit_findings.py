@@ -122,10 +122,10 @@ def finding_07_events_are_heard_after_a_restore_into_another_cluster(sessions: S
     put(q, "a", 2)
     (held,) = take(q)
     # As a dump of another cluster has it: what it has seen lies in the past of these numbers, and says nothing about them.
-    sessions.hand.execute("update faultline.shards set cluster = 'another', seen_to = '0', seen_open = '{}'")
+    sessions.hand.execute("update faultline.limited_queues set cluster = 'another', seen_to = '0', seen_open = '{}'")
     done(q, held)
     sessions.hand.execute(
-        "update faultline.shards"
+        "update faultline.limited_queues"
         " set cluster = 'another', seen_to = pg_snapshot_xmax(pg_current_snapshot()), seen_open = '{}'"
     )
     expect("granted in the new cluster", groups(take(q)), ["a"])
@@ -142,7 +142,7 @@ def finding_07_an_event_that_was_passed_over_is_heard_within_a_minute(sessions: 
     done(q, held)
     sessions.hand.execute(
         (
-            "update faultline.shards set seen_to = pg_snapshot_xmax(pg_current_snapshot()), seen_open = '{}',"
+            "update faultline.limited_queues set seen_to = pg_snapshot_xmax(pg_current_snapshot()), seen_open = '{}',"
             " all_events_applied_at = %s"
         ),
         q.value("select faultline.clock()"),
@@ -214,7 +214,7 @@ def finding_11_a_child_in_its_parents_strict_group_is_refused(sessions: Sessions
             "select faultline.suspend(array[%s::uuid], array[%s::bigint], array[%s], %s::jsonb)",
             parent.job_id, parent.token, parent.owner, '[[{"number": "1", "kind": "children", "name": "c"}]]',
         )  # fmt: skip
-    expect("permits kept", q.execute("select counted from faultline.open_jobs where counted is not null"), [(2,)])
+    expect("permits kept", q.execute("select state from faultline.open_jobs where has_permit"), [("queued",)])
     expect("granted while the strict one waits", groups(take(q)), ["None", "loose"])
     expect_right_accounts(q)
 
@@ -251,7 +251,7 @@ def finding_12_a_first_limit_counts_what_runs(sessions: Sessions) -> None:
     user.rollback()
     sessions.clock.advance(61)
     q.execute("select faultline.maintain_limits()")
-    expect("counted", q.value("select count(*) from faultline.open_jobs where counted is not null"), 4)
+    expect("counted", q.value("select count(*) from faultline.open_jobs where has_permit"), 4)
     done(q, held[1])
     expect("granted for one that is done", take(q), [])
     expect_right_accounts(q)
@@ -333,8 +333,8 @@ def finding_18_one_wrong_count_does_not_stop_the_queue(sessions: Sessions) -> No
     put(q, "b", 3)
     take(q, 2)
     sessions.hand.execute(
-        "insert into faultline.group_events (queue, shard, freed, group_count, group_keys, freed_groups)"
-        " values ('default', 0, 7, 1, '{a}', '{7}')"
+        "insert into faultline.group_events (queue, freed, group_count, group_keys, freed_groups)"
+        " values ('default', 7, 1, '{a}', '{7}')"
     )
     expect("granted", "b" in groups(take(q)), wanted=True)
     expect("held by none", q.value("select count(*) from faultline.groups where holding < 0"), 0)
@@ -345,7 +345,7 @@ def finding_18_one_wrong_count_does_not_stop_the_queue(sessions: Sessions) -> No
     expect("wrong counts then", q.value("select faultline.recount()"), 0)
 
 
-@probe("claim_limited", "lock_shard")
+@probe("claim_limited", "lock_limited_queue")
 def finding_19_a_claim_that_is_left_open_ends_by_itself_and_others_go_away(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     limit(q, concurrency=5)

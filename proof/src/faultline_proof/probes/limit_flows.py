@@ -97,7 +97,7 @@ def _stuck(q: Session) -> tuple[Held, Held]:
 
 
 def _a_minute_later(sessions: Sessions, q: Session) -> None:
-    sessions.hand.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+    sessions.hand.execute("update faultline.limited_queues set all_events_applied_at = '-infinity'")
     q.execute("select faultline.maintain_limits()")
 
 

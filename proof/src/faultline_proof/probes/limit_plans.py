@@ -39,7 +39,7 @@ def _put_each(q: Session, names: list[str]) -> None:
     q.execute("select count(*) from faultline.enqueue_many(%s::text)", jobs)
 
 
-_TABLES = ("open_jobs", "groups", "group_events", "shards", "limits", "queues")
+_TABLES = ("open_jobs", "groups", "group_events", "limited_queues", "limits", "queues")
 
 
 def _begin_small(sessions: Sessions) -> None:
@@ -83,10 +83,10 @@ def _fill_tables(hand: Session) -> None:
     hand.execute(
         "insert into faultline.limits (queue, group_key) select 'default', 'x' || n from generate_series(1, %s) n", _BACKLOG
     )
-    hand.execute("insert into faultline.group_events (queue, shard) select 'other', 0 from generate_series(1, %s)", _BACKLOG)
+    hand.execute("insert into faultline.group_events (queue) select 'other' from generate_series(1, %s)", _BACKLOG)
     hand.execute(
-        "insert into faultline.groups (group_key, queue, changed_second, shard, has_waiting, not_before) select 'w' || n,"
-        " 'default', 0, 0,"
+        "insert into faultline.groups (group_key, queue, changed_second, has_waiting, not_before) select 'w' || n,"
+        " 'default', 0,"
         " true, faultline.clock() + interval '1 hour' from generate_series(1, %s) n",
         _BACKLOG,
     )
@@ -141,8 +141,8 @@ PROBES.extend(
             (
                 "plan", "claim_limited", "pick_groups", "pick_permit_holders", "pick_ungrouped", "apply_group_events",
                 "move_due_jobs_into_groups", "mark_groups_ready",
-                "lock_shard", "save_shard", "has_due_ungrouped", "wake_for_free_permit", "groups", "group_events",
-                "free_permits", "free_ended",
+                "lock_limited_queue", "save_limited_queue", "has_due_ungrouped", "wake_for_free_permit", "groups",
+                "group_events", "free_permits", "free_ended", "apply_until_room", "pick_jobs", "has_ready_group",
                 "insert_arrival_events", "next_claim_at", "open_jobs",
             )
         ),

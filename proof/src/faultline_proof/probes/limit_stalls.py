@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from faultline_proof.probes.limit_shards import declare
+from faultline_proof.probes.limit_queues import declare
 from faultline_proof.probes.limit_stage import done, expect_right_accounts, groups, limit, put, put_each, take
 from faultline_proof.probes.probe import expect, probe
 
@@ -20,8 +20,8 @@ def _next_turn(q: Session) -> Any:
 def _tell_in_vain(q: Session, group: str, number: int) -> None:
     """Events of so many groups, a hundred each, that tell of nothing new."""
     q.execute(
-        "insert into faultline.group_events (queue, shard, arrival, group_count, group_keys, priorities, run_ats)"
-        " select 'default', 0, true, 100, array_agg(%s::text), array_agg(0::smallint), array_agg(now())"
+        "insert into faultline.group_events (queue, arrival, group_count, group_keys, priorities, run_ats)"
+        " select 'default', true, 100, array_agg(%s::text), array_agg(0::smallint), array_agg(now())"
         " from generate_series(1, 100), generate_series(1, %s) as n (event) group by event",
         group,
         number // 100,
@@ -44,6 +44,13 @@ def permits_that_are_free_are_granted_whatever_came_in_before(sessions: Sessions
         expect("granted beyond the limit", take(q, 2), [])
         done(q, *held)
     expect_right_accounts(q)
+
+
+@probe("insert_group_events", "group_events")
+def an_event_of_permits_is_not_heard_behind_arrivals(sessions: Sessions) -> None:
+    for freed in (1, -1):
+        sessions.hand.execute("select faultline.insert_group_events('q', '{g}', array[%s::integer], null, null)", freed)
+    expect("behind", sessions.hand.value("select bool_or(arrival) from faultline.group_events"), wanted=False)
 
 
 @probe("apply_group_events", "claim_limited", "insert_group_events")
@@ -74,7 +81,19 @@ def a_claim_hears_of_few_groups_where_nothing_may_be_granted(sessions: Sessions)
     expect("comes at once", _next_turn(q) == "-infinity", wanted=False)
 
 
-@probe("next_claim_at", "claim_limited", "save_shard", "shards")
+@probe("apply_until_room", "apply_group_events")
+def a_claim_hears_few_events_where_nothing_may_be_granted(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=1)
+    limit(q, "*", concurrency=1)
+    put(q, "full", 2)
+    take(q)
+    _tell_in_vain(q, "full", 5_000)
+    expect("granted beyond the limit", take(q, 1), [])
+    expect("heard all", q.value("select faultline.has_unapplied_events(s) from faultline.limited_queues s"), wanted=True)
+
+
+@probe("next_claim_at", "claim_limited", "save_limited_queue", "limited_queues")
 def a_claim_that_has_not_done_looking_says_so(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
@@ -126,7 +145,7 @@ def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sess
     held = take(q, 1)
     _put_to_expire(q, 3_000)
     put(q, "g7", 1)
-    while q.value("select faultline.has_unapplied_events(s) from faultline.shards s"):
+    while q.value("select faultline.has_unapplied_events(s) from faultline.limited_queues s"):
         q.execute("select faultline.maintain_limits()")
     sessions.clock.advance(11)
     put(q, "fresh", 1)
@@ -165,7 +184,8 @@ def turns_are_brought_back_before_the_steps_between_them_are_lost(sessions: Sess
     put(q, "y", 1)
     done(q, *take(q, 1))
     sessions.hand.execute(
-        "update faultline.shards set virtual_time = virtual_time + 2e10, arrival_virtual_time = arrival_virtual_time + 2e10"
+        "update faultline.limited_queues"
+        " set virtual_time = virtual_time + 2e10, arrival_virtual_time = arrival_virtual_time + 2e10"
     )
     sessions.hand.execute("update faultline.groups set virtual_time = virtual_time + 2e10")
     q.execute("select faultline.maintain_limits()")
@@ -183,7 +203,7 @@ def jobs_that_were_enqueued_before_a_declaration_are_not_overtaken(sessions: Ses
     q = sessions.open()
     put(q, "a", 1_100)
     before = put(q, "b", 2)
-    declare(q, 1, each_group={"ordered": True})
+    declare(q, each_group={"ordered": True})
     put(q, "b", 2)
     found = [one.job_id for _ in range(2) for one in _run(q) if one.group == "b"]
     expect("the first of the group", found, sorted(before))
@@ -193,16 +213,3 @@ def _run(q: Session) -> list[Any]:
     held = take(q, 10)
     done(q, *held)
     return held
-
-
-@probe("reshard", "recount_queue")
-def a_change_of_shards_is_no_wrong_count(sessions: Sessions) -> None:
-    q = sessions.open()
-    declare(q, 4, queue={"concurrency": 8})
-    put_each(q, 8)
-    take(q, 8)
-    for shards in (1, 8, 3):
-        declare(q, shards, queue={"concurrency": 8})
-        expect_right_accounts(q)
-    told = "select count(*) from faultline.journal where event = 'permits_recounted'"
-    expect("counted as wrong", q.value(told), 0)

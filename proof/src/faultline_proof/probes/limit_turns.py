@@ -1,4 +1,4 @@
-"""Where groups come in, and that a claim sees each of them: those that hold nothing are read from the shard's turn on."""
+"""Where groups come in, and that a claim sees each of them: those that hold nothing are read from the queue's turn on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from faultline_proof.probes.flow_plans import rows_read
-from faultline_proof.probes.limit_shards import declare
 from faultline_proof.probes.limit_stage import done, expect_right_accounts, groups, limit, put, take
 from faultline_proof.probes.probe import expect, probe
 
@@ -27,7 +26,7 @@ def _put_each(q: Session, names: list[str]) -> None:
 
 
 def _move_on(q: Session, name: str = "mover") -> None:
-    """One group is served three times: what stood where it began stands behind the turn of their shard."""
+    """One group is served three times: what stood where it began stands behind the turn of their queue."""
     put(q, name, 3)
     for _ in range(3):
         held = take(q, 1)
@@ -51,7 +50,7 @@ def _reads_few(q: Session, what: str, call: Callable[[], object]) -> None:
 def _forget_others(sessions: Sessions) -> None:
     """Remove what is left in the indexes of stories that were played in this database before: it would be counted too."""
     sessions.hand.execute(
-        "vacuum (index_cleanup on) faultline.open_jobs, faultline.groups, faultline.group_events, faultline.shards"
+        "vacuum (index_cleanup on) faultline.open_jobs, faultline.groups, faultline.group_events, faultline.limited_queues"
     )
 
 
@@ -63,9 +62,9 @@ def _forget_others(sessions: Sessions) -> None:
     "has_due_ungrouped",
     "apply_events_to_groups",
     "apply_group_events",
-    "shards",
+    "limited_queues",
     "groups",
-    "save_shard",
+    "save_limited_queue",
 )
 def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
     """While somebody holds an old snapshot, vacuum cannot remove them, and they would be read each time."""
@@ -105,7 +104,7 @@ def a_claim_walks_no_delayed_jobs_that_are_gone(sessions: Sessions) -> None:
         _reads_few(q, "a claim of a group", lambda: expect("granted", groups(take(q, 1)), ["a"]))
 
 
-@probe("pick_groups", "apply_events_to_groups", "save_shard", "shards")
+@probe("pick_groups", "apply_events_to_groups", "save_limited_queue", "limited_queues")
 def groups_that_hold_nothing_are_served_in_the_order_in_which_they_came_in(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, concurrency=1)
@@ -201,35 +200,6 @@ def a_group_that_was_counted_anew_is_seen(sessions: Sessions) -> None:
     _expect_served(q, "wrong")
 
 
-@probe("reshard", "declare_queue", "pick_groups")
-def a_group_that_moves_to_another_shard_is_seen(sessions: Sessions) -> None:
-    q = sessions.open()
-    declare(q, 2, each_group={"concurrency": 1})
-    names = [f"g{n}" for n in range(8)]
-    _put_each(q, names)
-    while held := take(q, 100):
-        done(q, *held)
-    at = dict(q.execute("select group_key, shard from faultline.groups"))
-    ahead = next(name for name in names if at[name] == 0)
-    for _ in range(3):
-        put(q, ahead, 1)
-        done(q, *take(q, 1))
-    # Those of the other shard wait there, at its turn, which is behind.
-    limit(q, concurrency=2)
-    held = take(q, 100)
-    _put_each(q, [name for name in names if at[name] == 1] * 2)
-    first = take(q, 2)
-    done(q, *first, *held)
-    declare(q, 1, each_group={"concurrency": 1})
-    expect_right_accounts(q)
-    served = 0
-    while held := take(q, 100):
-        served += len(held)
-        done(q, *held)
-        expect_right_accounts(q)
-    expect("served", served + len(first), 2 * sum(shard == 1 for shard in at.values()))
-
-
 @probe("maintain_queue", "maintain_limits")
 def a_group_that_stands_before_its_turn_is_put_right_within_a_minute(sessions: Sessions) -> None:
     q = sessions.open()
@@ -247,7 +217,7 @@ def a_group_that_stands_before_its_turn_is_put_right_within_a_minute(sessions: S
         "update faultline.groups set virtual_time = virtual_time - 100, holding_per_weight = 0, holding = 0, ready = true,"
         " has_waiting = true"
     )
-    sessions.hand.execute("update faultline.shards set holding = 0")
+    sessions.hand.execute("update faultline.limited_queues set holding = 0")
     sessions.hand.execute("delete from faultline.group_events")
     expect("seen by a claim", take(q, 1), [])
     sessions.clock.advance(120)
@@ -292,7 +262,7 @@ def a_fold_holds_the_locks_of_few_queues(sessions: Sessions) -> None:
     q = sessions.open()
     for number in range(60):
         limit(q, queue=f"q{number}", concurrency=1)
-    unheard = "select count(*) from faultline.shards where all_events_applied_at = '-infinity'"
+    unheard = "select count(*) from faultline.limited_queues where all_events_applied_at = '-infinity'"
     q.execute("select faultline.maintain_limits()")
     expect("queues left for the next time", q.value(unheard), 10)
     for _ in range(100):

@@ -50,7 +50,7 @@ _CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where sc
 _READS_MORE = {
     "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling",
     "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions", "schedules", "ticks",
-    "unique_keys", "limits", "shards", "groups", "group_events", "budgets",
+    "unique_keys", "limits", "limited_queues", "groups", "group_events", "budgets",
 }  # fmt: skip
 
 

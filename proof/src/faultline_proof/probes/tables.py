@@ -169,6 +169,7 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.calls set outcome = 'other'",
     "update faultline.calls set outcome = null",
     "update faultline.calls set fencing_token = -1",
+    "update faultline.calls set until = 'infinity'",
     (
         "insert into faultline.signals (id, job_id, name, sent_at) overriding system value"
         " select id, job_id, name, sent_at from faultline.signals"
@@ -189,7 +190,7 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.limits set queue = ''",
     "update faultline.limits set group_key = repeat('x', 201)",
     "insert into faultline.budgets select * from faultline.budgets",
-    "insert into faultline.shards select * from faultline.shards",
+    "insert into faultline.limited_queues select * from faultline.limited_queues",
     "insert into faultline.groups select * from faultline.groups",
     f"insert into faultline.schedules ({_SCHEDULE}) select {_SCHEDULE} from faultline.schedules",
     (
@@ -200,8 +201,10 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.schedules set paused_at = now()",
     "update faultline.schedules set ended_at = now()",
     "update faultline.schedules set digest = 'd'",
+    "update faultline.schedules set next_at = '-infinity'",
     "insert into faultline.ticks select * from faultline.ticks",
     "update faultline.ticks set kind = 'other'",
+    "update faultline.ticks set at = '10000-01-01'",
     "update faultline.ticks set outcome = 'other'",
     "update faultline.ticks set last_at = now(), ticks = 2",
 )
@@ -251,9 +254,9 @@ _SERVICE = (
     "insert into faultline.unique_keys (queue, key, task, job_id, at) values ('q', 'k', 't', gen_random_uuid(), now())",
     "insert into faultline.limits (queue, group_key) values ('q', '')",
     "insert into faultline.budgets (name) values ('b')",
-    "insert into faultline.shards (queue, shard, changed_second) values ('q', 0, 0)",
-    "insert into faultline.groups (group_key, queue, changed_second, shard) values ('g', 'q', 0, 0)",
-    "insert into faultline.group_events (queue, shard) values ('q', 0)",
+    "insert into faultline.limited_queues (queue, changed_second) values ('q', 0)",
+    "insert into faultline.groups (group_key, queue, changed_second) values ('g', 'q', 0)",
+    "insert into faultline.group_events (queue) values ('q')",
     (
         "insert into faultline.schedules (name, spec, since, next_at, look_at, created_at, changed_at)"
         " values ('s', '{}', now(), now(), now(), now(), now())"
@@ -294,7 +297,7 @@ _NULLABLE = {
     "open_jobs": {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
         "trace", "flow_id", "call_id", "watched", "suspended", "expires_at", "unique_key", "group_key",
-        "in_group", "group_at", "counted", "takes", "stopped_by",
+        "in_group", "group_at", "has_permit", "takes", "stopped_by",
     },
     "ledger": {"idempotency_key", "args", "result", "flow_id", "progress", "group_key"},
     "journal": {"job_id", "fencing_token", "owner"},
@@ -323,7 +326,7 @@ _NULLABLE = {
         "changed_by", "reason", "tokens", "refilled_at", "next_job", "next_since", "next_cost", "next_until", "raised_at",
         "asleep",
     },
-    "shards": {"tokens", "refilled_at"},
+    "limited_queues": {"tokens", "refilled_at"},
     "groups": {"not_before", "tokens", "refilled_at"},
     "group_events": {"group_keys", "freed_groups", "priorities", "run_ats"},
 }  # fmt: skip

@@ -52,7 +52,6 @@ def register(app: Faultline, options: dict[str, Any]) -> None:
         concurrency=QUEUE_MAX,
         each_group=Limit(concurrency=GROUP_MAX),
         groups={STRICT: Limit(ordered=True), PACED: Limit(rate=_PACED_RATE)},
-        shards=2,
     )
 
     @app.task(queue=queue, group="{tenant}", **options)

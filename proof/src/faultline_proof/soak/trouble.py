@@ -59,7 +59,7 @@ _LOCKS = (
     ("faultline.open_jobs", "exclusive"),
     ("faultline.steps", "exclusive"),
     ("faultline.journal", "exclusive"),
-    ("faultline.shards", "exclusive"),
+    ("faultline.limited_queues", "exclusive"),
     ("faultline.schedules", "exclusive"),
 )
 _GARBAGE = ("", "{", "[]", "7", '{"cancelled": 7}', '{"queue": 1}', "x" * 7000)

@@ -60,7 +60,6 @@ def _register_limited(app: Faultline, chance: random.Random, failures: Counter[s
         concurrency=3,
         each_group=Limit(concurrency=2),
         groups={_LINE: Limit(ordered=True), _PACED: Limit(rate=Rate(1, per=3, burst=1))},
-        shards=2,
     )
 
     @app.task(queue=QUEUE, max_attempts=6, **(options | {"backoff": lambda _: _BACKOFF_SECONDS}))

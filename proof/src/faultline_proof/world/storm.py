@@ -47,7 +47,7 @@ _LOCKS = (
     ("faultline.workers", "exclusive"),
     ("faultline.calls", "exclusive"),
     ("faultline.nudges", "exclusive"),
-    ("faultline.shards", "exclusive"),
+    ("faultline.limited_queues", "exclusive"),
     ("faultline.schedules", "exclusive"),
 )
 _GARBAGE = ("", "{", "null", "[]", "7", '{"cancelled": 7}', '{"cancelled": null}', '{"queue": 1}', "x" * 7000)

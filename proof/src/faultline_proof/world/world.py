@@ -51,7 +51,7 @@ _TABLES = (
         for name in (
             "open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples",
             "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
-            "schedules", "ticks", "unique_keys", "queues", "limits", "shards", "groups", "group_events", "budgets",
+            "schedules", "ticks", "unique_keys", "queues", "limits", "limited_queues", "groups", "group_events", "budgets",
         )
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 -- What events said of groups, added up for each, becomes part of the groups. Only `apply_group_events` calls it.
 create or replace function faultline.apply_events_to_groups(
-  shard faultline.shards, shards integer, due timestamptz,
+  limited_queue faultline.limited_queues, due timestamptz,
   group_keys text[], freed_groups integer[], priorities smallint[], run_ats timestamptz[]
 ) returns void
 language plpgsql volatile
@@ -9,15 +9,14 @@ as $$
 declare
   second constant bigint := extract(epoch from due);
   each_group constant jsonb := coalesce(
-    (select l.effective from faultline.limits l where l.queue = shard.queue and l.group_key = '*'), '{}'
+    (select l.effective from faultline.limits l where l.queue = limited_queue.queue and l.group_key = '*'), '{}'
   );
   -- Read from the fields once, and not for every group.
   each_cap constant integer := coalesce(faultline.cap_of(each_group), 2147483647);
   each_weight constant double precision := faultline.weight_of(each_group);
   have_own constant boolean := exists (
-    select from faultline.limits l where l.queue = shard.queue and l.group_key not in ('', '*')
+    select from faultline.limits l where l.queue = limited_queue.queue and l.group_key not in ('', '*')
   );
-  strays record;
 begin
   -- Each is looked up by a query of its own, and changed by its ctid: a join could be planned, while the tables are empty, as
   -- a walk over all groups of the queue.
@@ -25,7 +24,7 @@ begin
     select
       s.group_key, s.freed_group, j.priority, j.run_at, g.row_id, g.holding as was, h.holding,
       -- Behind all who came in before, and each behind the last.
-      case when g.ready then shard.virtual_time else shard.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9 end as arrival_virtual_time,
+      case when g.ready then limited_queue.virtual_time else limited_queue.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9 end as arrival_virtual_time,
       case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
       h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end
         and g.not_before is null and (coalesce(g.has_waiting, false) or j.priority is not null) as ready
@@ -34,14 +33,14 @@ begin
     ) as s (group_key, freed_group, priority, run_at)
     left join lateral (
       select g.ctid as row_id, g.holding, g.has_waiting, g.ready, g.not_before from faultline.groups g
-      where g.group_key = s.group_key and g.queue = shard.queue
+      where g.group_key = s.group_key and g.queue = limited_queue.queue
       order by g.changed_second desc
       limit 1
     ) g on true
     left join lateral (
       select each_group || o.effective as fields
       from faultline.limits o
-      where have_own and o.queue = shard.queue and o.group_key = s.group_key
+      where have_own and o.queue = limited_queue.queue and o.group_key = s.group_key
       limit 1
     ) o on true
     cross join lateral (select greatest(0, coalesce(g.holding, 0) - s.freed_group) as holding) h
@@ -50,12 +49,11 @@ begin
       select s.priority, s.run_at
       where s.priority is not null and exists (
         select from faultline.open_jobs r
-        where r.queue = shard.queue and r.group_key = s.group_key and r.in_group
+        where r.queue = limited_queue.queue and r.group_key = s.group_key and r.in_group
           and (r.priority, r.group_at) >= (s.priority, s.run_at)
           and (r.expires_at is null or r.expires_at > apply_events_to_groups.due or r.fencing_token > 0)
       )
     ) j on true
-    where faultline.shard_of(s.group_key, apply_events_to_groups.shards) = shard.shard
   ),
   changed as (
     update faultline.groups g
@@ -77,10 +75,10 @@ begin
   ),
   made as (
     insert into faultline.groups (
-      group_key, queue, changed_second, shard, holding, holding_per_weight, virtual_time, has_waiting, ready, head_priority, head_at
+      group_key, queue, changed_second, holding, holding_per_weight, virtual_time, has_waiting, ready, head_priority, head_at
     )
     select
-      k.group_key, shard.queue, second, shard.shard, k.holding, k.holding / k.weight, k.arrival_virtual_time, k.priority is not null,
+      k.group_key, limited_queue.queue, second, k.holding, k.holding / k.weight, k.arrival_virtual_time, k.priority is not null,
       k.ready, coalesce(k.priority, -32768), coalesce(k.run_at, '-infinity')
     from known k
     where k.row_id is null and (k.priority is not null or k.freed_group < 0)
@@ -89,24 +87,8 @@ begin
   insert into faultline.journal (at, event, detail)
   select
     faultline.clock(), 'permits_recounted',
-    jsonb_build_object('queue', shard.queue, 'group', k.group_key, 'was', k.was - k.freed_group, 'is', 0)
+    jsonb_build_object('queue', limited_queue.queue, 'group', k.group_key, 'was', k.was - k.freed_group, 'is', 0)
   from known k
   where k.was < k.freed_group;
-  if apply_events_to_groups.shards > 1 then
-    -- The number of shards was changed while they were written.
-    select
-      array_agg(s.group_key) as group_keys, array_agg(s.freed_group) as freed_groups, array_agg(s.priority) as priorities,
-      array_agg(s.run_at) as run_ats
-    into strays
-    from unnest(
-      apply_events_to_groups.group_keys, apply_events_to_groups.freed_groups, apply_events_to_groups.priorities, apply_events_to_groups.run_ats
-    ) as s (group_key, freed_group, priority, run_at)
-    where faultline.shard_of(s.group_key, apply_events_to_groups.shards) <> shard.shard;
-    if strays.group_keys is not null then
-      perform faultline.insert_group_events(
-        shard.queue, apply_events_to_groups.shards, strays.group_keys, strays.freed_groups, strays.priorities, strays.run_ats
-      );
-    end if;
-  end if;
 end
 $$;

@@ -1,12 +1,12 @@
--- Add up what happened to the groups of a shard since this was last done: permits that are free, jobs that came in.
--- Before: the caller holds the shard's lock. After: its groups are up to date, and so is the row that is returned, which
+-- Add up what happened to the groups of a queue since this was last done: permits that are free, jobs that came in.
+-- Before: the caller holds the queue's lock. After: its groups are up to date, and so is the row that is returned, which
 -- the caller writes. Permits of `most` groups or some more, and as many groups that jobs came into. `more`: there are others,
 -- and the next call goes on.
 --
 -- An event is found by the number of its transaction: one that was open at the last look, or is newer. Unlike a bound that is
 -- a time, this hides nothing that is committed late, and no dead row is read again.
 create or replace function faultline.apply_group_events(
-  inout shard faultline.shards, shards integer, due timestamptz, most integer default 1000, out more boolean
+  inout limited_queue faultline.limited_queues, due timestamptz, most integer default 1000, out more boolean
 )
 language plpgsql volatile
 as $$
@@ -18,19 +18,19 @@ declare
   heard record;
 begin
   more := false;
-  if not faultline.has_unapplied_events(shard) then
-    if shard.seen_to = '0' then
+  if not faultline.has_unapplied_events(limited_queue) then
+    if limited_queue.seen_to = '0' then
       -- There is nothing from the beginning on. Without this, every look would walk all that was applied before.
-      shard.cluster := cluster;
-      shard.seen_to := pg_snapshot_xmax(before);
-      shard.seen_open := faultline.open_xids(before, shard.seen_to);
+      limited_queue.cluster := cluster;
+      limited_queue.seen_to := pg_snapshot_xmax(before);
+      limited_queue.seen_open := faultline.open_xids(before, limited_queue.seen_to);
     end if;
     return;
   end if;
-  if shard.cluster <> cluster or shard.seen_to > pg_snapshot_xmax(pg_current_snapshot()) then
-    shard.cluster := cluster;
-    shard.seen_to := '0';
-    shard.seen_open := '{}';
+  if limited_queue.cluster <> cluster or limited_queue.seen_to > pg_snapshot_xmax(pg_current_snapshot()) then
+    limited_queue.cluster := cluster;
+    limited_queue.seen_to := '0';
+    limited_queue.seen_open := '{}';
   end if;
   with now_open as materialized (select pg_current_snapshot() as snapshot),
   found as materialized (
@@ -42,7 +42,7 @@ begin
       from (
         select e.ctid, e.xid, e.group_count
         from faultline.group_events e
-        where e.queue = shard.queue and e.shard = shard.shard and e.arrival = k.arrival and e.xid >= shard.seen_to
+        where e.queue = limited_queue.queue and e.arrival = k.arrival and e.xid >= limited_queue.seen_to
         order by e.xid
         -- One that is left says from where on.
         limit apply_group_events.most + 1
@@ -53,16 +53,16 @@ begin
     delete from faultline.group_events e
     where e.ctid = any (array(
       select o.ctid
-      from unnest(shard.seen_open) as x (xid)
+      from unnest(limited_queue.seen_open) as x (xid)
       cross join (values (false), (true)) as k (arrival)
       -- Each is looked up by itself: by the bound alone, every event that was ever applied would be read.
       cross join lateral (
         select e.ctid
         from faultline.group_events e
-        where e.queue = shard.queue and e.shard = shard.shard and e.arrival = k.arrival and e.xid = x.xid
+        where e.queue = limited_queue.queue and e.arrival = k.arrival and e.xid = x.xid
         offset 0
       ) o
-      where x.xid < shard.seen_to
+      where x.xid < limited_queue.seen_to
       union all
       select f.ctid from found f where f.is_taken
     ))
@@ -89,14 +89,16 @@ begin
     from summed s
   ) s;
   if heard.group_keys is not null then
-    perform faultline.apply_events_to_groups(shard, apply_group_events.shards, due, heard.group_keys, heard.freed_groups, heard.priorities, heard.run_ats);
+    perform faultline.apply_events_to_groups(
+      limited_queue, due, heard.group_keys, heard.freed_groups, heard.priorities, heard.run_ats
+    );
     -- Who is heard of next stands behind them.
-    shard.arrival_virtual_time := shard.arrival_virtual_time + cardinality(heard.group_keys) * 1e-9;
+    limited_queue.arrival_virtual_time := limited_queue.arrival_virtual_time + cardinality(heard.group_keys) * 1e-9;
   end if;
-  shard.holding := greatest(0, shard.holding - heard.freed);
+  limited_queue.holding := greatest(0, limited_queue.holding - heard.freed);
   more := heard.left_from is not null;
   -- What is left may be our own, whose number may lie above others that are open and in no list.
-  shard.seen_to := least(heard.left_from, pg_snapshot_xmax(heard.snapshot));
-  shard.seen_open := faultline.open_xids(heard.snapshot, shard.seen_to);
+  limited_queue.seen_to := least(heard.left_from, pg_snapshot_xmax(heard.snapshot));
+  limited_queue.seen_open := faultline.open_xids(heard.snapshot, limited_queue.seen_to);
 end
 $$;

@@ -23,9 +23,9 @@ begin
         select j.id, j.queue, j.group_key, j.suspended, j.next_run_at
         from faultline.open_jobs j
         where j.queue = q.name and j.state = 'queued' and j.group_key is not null and j.in_group is null
-          and j.counted >= 2
+          and j.has_permit
         -- In order, so that no other index fits.
-        order by j.counted, j.next_run_at, j.id
+        order by j.has_permit, j.next_run_at, j.id
         offset 0
       ) j
       where q.limited
@@ -71,10 +71,10 @@ begin
   loop
     with freed as (
       update faultline.open_jobs j
-      set counted = null
+      set has_permit = null
       where j.ctid = (
         select o.ctid from faultline.open_jobs o
-        where o.id = job.id and o.state = 'queued' and o.suspended and o.counted is not null
+        where o.id = job.id and o.state = 'queued' and o.suspended and o.has_permit
         for update skip locked
       )
       returning j.id, j.queue, j.group_key, j.fencing_token
@@ -84,10 +84,10 @@ begin
       select faultline.clock(), f.id, 'group_deadlock_broken', f.fencing_token, jsonb_build_object('queue', f.queue, 'group', f.group_key)
       from freed f
     )
-    select f.queue, f.group_key, q.shards into job from freed f join faultline.queues q on q.name = f.queue;
+    select f.queue, f.group_key into job from freed f;
     continue when not found;
-    perform faultline.insert_group_events(job.queue, job.shards, array[job.group_key], array[1], null, null);
-    perform faultline.wake_for_free_permit(job.queue, faultline.shard_of(job.group_key, job.shards), array[job.group_key]);
+    perform faultline.insert_group_events(job.queue, array[job.group_key], array[1], null, null);
+    perform faultline.wake_for_free_permit(job.queue, array[job.group_key]);
   end loop;
 end
 $$;

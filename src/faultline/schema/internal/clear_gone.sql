@@ -1,6 +1,6 @@
 -- Groups whose jobs are gone, cancelled or expired with many others, are no longer ready: of the next thousand. A claim of one
--- job would look at them one by one. Before: the caller holds the shard's lock.
-create or replace function faultline.clear_gone(shard faultline.shards, due timestamptz) returns void
+-- job would look at them one by one. Before: the caller holds the queue's lock.
+create or replace function faultline.clear_gone(limited_queue faultline.limited_queues, due timestamptz) returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -14,7 +14,7 @@ begin
       (
         select g.ctid as row_id, g.group_key, g.head_priority, g.head_at, g.head_id
         from faultline.groups g
-        where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.holding_per_weight = 0 and g.virtual_time >= shard.virtual_time
+        where g.queue = limited_queue.queue and g.ready and g.holding_per_weight = 0 and g.virtual_time >= limited_queue.virtual_time
         order by g.virtual_time, g.group_key
         limit 1000
       )
@@ -22,14 +22,14 @@ begin
       (
         select g.ctid as row_id, g.group_key, g.head_priority, g.head_at, g.head_id
         from faultline.groups g
-        where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.holding_per_weight > 0
+        where g.queue = limited_queue.queue and g.ready and g.holding_per_weight > 0
         order by g.holding_per_weight, g.virtual_time, g.group_key
         limit 1000
       )
     ) o
     where not exists (
       select from faultline.open_jobs r
-      where r.queue = shard.queue and r.group_key = o.group_key and r.in_group
+      where r.queue = limited_queue.queue and r.group_key = o.group_key and r.in_group
         and (r.priority, r.group_at, r.id) > (o.head_priority, o.head_at, o.head_id)
         and (r.expires_at is null or r.expires_at > clear_gone.due or r.fencing_token > 0)
     )

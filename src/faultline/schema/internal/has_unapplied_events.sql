@@ -1,27 +1,27 @@
--- Whether a shard has events that are not applied yet. By the numbers of transactions, as `apply_group_events` looks:
+-- Whether a queue has events that are not applied yet. By the numbers of transactions, as `apply_group_events` looks:
 -- the entries of events that were applied stay until they are vacuumed, and would all be walked.
-create or replace function faultline.has_unapplied_events(shard faultline.shards) returns boolean
+create or replace function faultline.has_unapplied_events(limited_queue faultline.limited_queues) returns boolean
 language plpgsql stable
 as $$
 #variable_conflict use_column
 declare
   -- The numbers of another cluster say nothing.
   bound constant xid8 := case
-    when shard.cluster = faultline.cluster() and shard.seen_to <= pg_snapshot_xmax(pg_current_snapshot()) then shard.seen_to else '0'
+    when limited_queue.cluster = faultline.cluster() and limited_queue.seen_to <= pg_snapshot_xmax(pg_current_snapshot()) then limited_queue.seen_to else '0'
   end;
 begin
   return exists (
-    select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and not e.arrival and e.xid >= bound
+    select from faultline.group_events e where e.queue = limited_queue.queue and not e.arrival and e.xid >= bound
   ) or exists (
-    select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and e.arrival and e.xid >= bound
+    select from faultline.group_events e where e.queue = limited_queue.queue and e.arrival and e.xid >= bound
   ) or exists (
     select
-    from unnest(shard.seen_open) as x (xid)
+    from unnest(limited_queue.seen_open) as x (xid)
     cross join (values (false), (true)) as k (arrival)
     -- Each is looked up by itself: a list may be compared with every entry.
     cross join lateral (
       select from faultline.group_events e
-      where e.queue = shard.queue and e.shard = shard.shard and e.arrival = k.arrival and e.xid = x.xid
+      where e.queue = limited_queue.queue and e.arrival = k.arrival and e.xid = x.xid
       limit 1
     ) e
   );

@@ -8,10 +8,9 @@ declare
   one record;
 begin
   for one in
-    select
-      g.queue, g.shards, array_agg(g.group_key) as group_keys, array_agg(g.priority) as priorities, array_agg(g.run_at) as run_ats
+    select g.queue, array_agg(g.group_key) as group_keys, array_agg(g.priority) as priorities, array_agg(g.run_at) as run_ats
     from (
-      select k.queue, q.shards, k.group_key, min(k.priority) as priority, min(k.group_at) as run_at
+      select k.queue, k.group_key, min(k.priority) as priority, min(k.group_at) as run_at
       -- By id only, as in wake_for.
       from (
         select j.queue, j.group_key, j.in_group, j.priority, j.group_at
@@ -19,13 +18,12 @@ begin
         where j.id = any (insert_arrival_events.job_ids)
         offset 0
       ) k
-      join faultline.queues q on q.name = k.queue
       where k.in_group
-      group by k.queue, q.shards, k.group_key
+      group by k.queue, k.group_key
     ) g
-    group by g.queue, g.shards
+    group by g.queue
   loop
-    perform faultline.insert_group_events(one.queue, one.shards, one.group_keys, null, one.priorities, one.run_ats);
+    perform faultline.insert_group_events(one.queue, one.group_keys, null, one.priorities, one.run_ats);
   end loop;
 end
 $$;

@@ -7,44 +7,34 @@ set plan_cache_mode = force_custom_plan
 set jit = off
 as $$
 #variable_conflict use_column
-declare
-  number constant integer := (select q.shards from faultline.queues q where q.name = is_miscounted.queue);
 begin
   return (
     with permits as materialized (
-      select (j.counted >> 2) % number as shard, j.group_key, j.counted
+      select j.group_key, j.has_permit, true as runs
       from faultline.open_jobs j
       where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = is_miscounted.queue
       union all
       -- Kept while its job waits for another attempt.
-      select (j.counted >> 2) % number, j.group_key, j.counted
+      select j.group_key, j.has_permit, false
       from faultline.open_jobs j
       where j.queue = is_miscounted.queue
-        and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+        and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.has_permit
     ),
     events as materialized (
-      -- As in recount_queue.
-      select e.shard % number as shard, e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = is_miscounted.queue
+      select e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = is_miscounted.queue
     )
     select exists (
-      select from permits p where p.counted is null
-    ) or exists (
-      select
-      from (
-        select s.shard, s.holding from faultline.shards s where s.queue = is_miscounted.queue
-        union all
-        select p.shard, -1 from permits p where p.counted & 1 > 0
-        union all
-        select e.shard, -e.freed from events e
-      ) k
-      group by k.shard
-      having sum(k.holding) <> 0
+      select from permits p where p.has_permit is null
+    ) or (
+      select l.holding <> (select count(*) from permits p where p.runs) + (select coalesce(sum(e.freed), 0) from events e)
+      from faultline.limited_queues l
+      where l.queue = is_miscounted.queue
     ) or exists (
       select
       from (
         select g.group_key, g.holding from faultline.groups g where g.queue = is_miscounted.queue and g.holding <> 0
         union all
-        select p.group_key, -1 from permits p where p.counted & 2 > 0
+        select p.group_key, -1 from permits p where p.group_key is not null
         union all
         select p.group_key, -p.freed_group
         from events e

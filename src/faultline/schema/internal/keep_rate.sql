@@ -1,8 +1,8 @@
 -- The fields of a limit that a person sets, with what they leave out of its rate: the time is that of the rate in force, so that
 -- 100 in place of 600 a minute is 100 a minute, and not 100 a second. The burst in force stays, and goes down with a lower rate in
--- proportion: a person who slows a queue down does not want more to start at once. But not below `burst_min`.
+-- proportion: a person who slows a queue down does not want more to start at once.
 -- Without a rate in force, and for fields that are refused anyway, nothing is added.
-create or replace function faultline.keep_rate(fields jsonb, in_force jsonb, burst_min integer default 1) returns jsonb
+create or replace function faultline.keep_rate(fields jsonb, in_force jsonb) returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -28,7 +28,7 @@ begin
           / ((kept ->> 'per')::numeric * (in_force ->> 'rate')::numeric)
         )
       ),
-      burst_min, 1
+      1
     ));
   end if;
   return kept;

@@ -1,7 +1,7 @@
 -- Let due jobs of groups go to their groups: they were delayed, retried or given back. At most 1,000 at a time in a claim, so
 -- that a storm of them delays a claim by milliseconds; the next claim goes on. Before events are applied: it makes some.
 create or replace function faultline.move_due_jobs_into_groups(
-  queue text, shards integer, due timestamptz, most integer default 1000
+  queue text, due timestamptz, most integer default 1000
 ) returns void
 language plpgsql volatile
 as $$
@@ -14,10 +14,10 @@ begin
     from faultline.open_jobs r
     where r.queue = move_due_jobs_into_groups.queue
       and r.state = 'queued' and r.group_key is not null and r.in_group is null
-      and r.counted is null
+      and r.has_permit is null
       and r.next_run_at <= move_due_jobs_into_groups.due
-    -- By `counted` too, which is null: without it, the planner does not see that the index is in this order.
-    order by r.counted, r.next_run_at, r.id
+    -- By `has_permit` too, which is null: without it, the planner does not see that the index is in this order.
+    order by r.has_permit, r.next_run_at, r.id
     limit move_due_jobs_into_groups.most
     for update skip locked
   ),
@@ -34,7 +34,7 @@ begin
     select m.group_key, min(m.priority) as priority, min(m.group_at) as run_at from moved m group by m.group_key
   ) g;
   perform faultline.insert_group_events(
-    move_due_jobs_into_groups.queue, move_due_jobs_into_groups.shards, arrived.group_keys, null, arrived.priorities, arrived.run_ats
+    move_due_jobs_into_groups.queue, arrived.group_keys, null, arrived.priorities, arrived.run_ats
   );
 end
 $$;

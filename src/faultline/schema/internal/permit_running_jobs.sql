@@ -1,24 +1,22 @@
 -- Count the jobs of a queue that run without a permit: they were claimed before it had limits, or in that moment. Those whose
--- rows somebody has locked are counted the next time: `maintain_limits` looks once a minute. Before: the caller holds all
--- its shards.
+-- rows somebody has locked are counted the next time: `maintain_limits` looks once a minute. Before: the caller holds the
+-- queue.
 create or replace function faultline.permit_running_jobs(queue text) returns integer
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  number constant integer := (select q.shards from faultline.queues q where q.name = permit_running_jobs.queue);
   marked record;
 begin
   with found as materialized (
     select j.ctid
     from faultline.open_jobs j
-    where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = permit_running_jobs.queue and j.counted is null
+    where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = permit_running_jobs.queue and j.has_permit is null
     for update skip locked
   ),
   done as (
     update faultline.open_jobs j
-    -- The first shard counts what they hold of the queue.
-    set counted = case when j.group_key is null then 1 else 3 end
+    set has_permit = true
     from found f
     where j.ctid = f.ctid
     returning j.group_key
@@ -31,8 +29,8 @@ begin
   from (select d.group_key, count(*) as jobs from done d group by d.group_key) g;
   -- As events that take permits: the next claim adds them up.
   if marked.jobs > 0 then
-    insert into faultline.group_events (queue, shard, freed) values (permit_running_jobs.queue, 0, -marked.jobs);
-    perform faultline.insert_group_events(permit_running_jobs.queue, number, marked.group_keys, marked.freed_groups, null, null);
+    insert into faultline.group_events (queue, freed) values (permit_running_jobs.queue, -marked.jobs);
+    perform faultline.insert_group_events(permit_running_jobs.queue, marked.group_keys, marked.freed_groups, null, null);
   end if;
   return marked.jobs;
 end

@@ -1,9 +1,9 @@
 -- Due jobs of groups, in the order of fair queueing: the group that holds least for its weight first, then the one with the
--- least virtual time. Before: the caller holds the shard's lock. After: the groups have their new virtual times, tokens and
+-- least virtual time. Before: the caller holds the queue's lock. After: the groups have their new virtual times, tokens and
 -- permits, for the jobs whose ctids are returned, locked. Up to 1,000 groups are served in one statement, each with what it
 -- would get one by one.
 create or replace function faultline.pick_groups(
-  inout shard faultline.shards, due timestamptz, most integer, out ctids tid[]
+  inout limited_queue faultline.limited_queues, due timestamptz, most integer, out ctids tid[]
 )
 language plpgsql volatile
 as $$
@@ -11,7 +11,7 @@ as $$
 declare
   second constant bigint := extract(epoch from due);
   each_group constant jsonb := coalesce(
-    (select l.effective from faultline.limits l where l.queue = shard.queue and l.group_key = '*'), '{}'
+    (select l.effective from faultline.limits l where l.queue = limited_queue.queue and l.group_key = '*'), '{}'
   );
   -- Read from the fields once, and not for every group.
   each_cap constant integer := coalesce(faultline.cap_of(each_group), 2147483647);
@@ -19,7 +19,7 @@ declare
   each_burst constant double precision := (each_group ->> 'burst')::double precision;
   each_weight constant double precision := faultline.weight_of(each_group);
   have_own constant boolean := exists (
-    select from faultline.limits l where l.queue = shard.queue and l.group_key not in ('', '*')
+    select from faultline.limits l where l.queue = limited_queue.queue and l.group_key not in ('', '*')
   );
   remaining integer := pick_groups.most;
   served record;
@@ -32,12 +32,12 @@ begin
         g.*, l.rate, l.weight, l.cap, t.tokens_now,
         greatest(0, least(l.cap - g.holding, coalesce(floor(t.tokens_now), remaining), remaining))::integer as room
       from (
-        -- Those that hold nothing are read from the shard's virtual time on: none of them stands before it but dead entries,
+        -- Those that hold nothing are read from the queue's virtual time on: none of them stands before it but dead entries,
         -- which nobody can remove while a session holds an old snapshot.
         (
           select g.ctid as row_id, g.group_key, g.holding, g.virtual_time, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
           from faultline.groups g
-          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.holding_per_weight = 0 and g.virtual_time >= shard.virtual_time
+          where g.queue = limited_queue.queue and g.ready and g.holding_per_weight = 0 and g.virtual_time >= limited_queue.virtual_time
           order by g.virtual_time, g.group_key
           limit least(remaining, 1000)
         )
@@ -45,7 +45,7 @@ begin
         (
           select g.ctid as row_id, g.group_key, g.holding, g.virtual_time, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
           from faultline.groups g
-          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.holding_per_weight > 0
+          where g.queue = limited_queue.queue and g.ready and g.holding_per_weight > 0
           order by g.holding_per_weight, g.virtual_time, g.group_key
           limit least(remaining, 1000)
         )
@@ -54,7 +54,7 @@ begin
       left join lateral (
         select each_group || o.effective as fields
         from faultline.limits o
-        where have_own and o.queue = shard.queue and o.group_key = g.group_key
+        where have_own and o.queue = limited_queue.queue and o.group_key = g.group_key
         limit 1
       ) o on true
       cross join lateral (
@@ -119,7 +119,7 @@ begin
           select r.ctid, r.priority, r.group_at, r.id
           from faultline.open_jobs r
           where a.want > 0
-            and r.queue = shard.queue
+            and r.queue = limited_queue.queue
             and r.group_key = a.group_key
             and r.in_group
             -- Not from it on: what an earlier round has picked is still in its group.
@@ -166,7 +166,7 @@ begin
           -- Nothing lies behind them.
           when s.seen <= s.taken then array(select p.ctid from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
           else faultline.pick_past_locked_head(
-            shard.queue, s.group_key, s.head_priority, s.head_at, s.head_id, pick_groups.due, s.taken
+            limited_queue.queue, s.group_key, s.head_priority, s.head_at, s.head_id, pick_groups.due, s.taken
           )
         end as ctids
         offset 0
@@ -207,13 +207,14 @@ begin
     exit when served.groups = 0;
     ctids := ctids || served.ctids;
     remaining := remaining - cardinality(served.ctids);
-    shard.virtual_time := greatest(shard.virtual_time, served.virtual_time);
+    limited_queue.virtual_time := greatest(limited_queue.virtual_time, served.virtual_time);
     -- Who comes in after this grant stands behind who came in before it.
-    shard.arrival_virtual_time := greatest(shard.arrival_virtual_time, shard.virtual_time) + cardinality(served.ctids) * 1e-6;
+    limited_queue.arrival_virtual_time :=
+      greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time) + cardinality(served.ctids) * 1e-6;
     if served.ctids = '{}' then
-      perform faultline.clear_gone(shard, due);
+      perform faultline.clear_gone(limited_queue, due);
     end if;
-    shard.unfinished := shard.unfinished or round = 20;
+    limited_queue.unfinished := limited_queue.unfinished or round = 20;
   end loop;
 end
 $$;

@@ -2,7 +2,7 @@
 -- waits for them. Returns their ctids, locked. Each pays a token of its group; one that has none is due when there is one, or
 -- when the rate is raised: see recheck_groups.
 create or replace function faultline.pick_permit_holders(
-  shard faultline.shards, due timestamptz, most integer
+  limited_queue faultline.limited_queues, due timestamptz, most integer
 ) returns tid[]
 language plpgsql volatile
 as $$
@@ -13,9 +13,9 @@ begin
   with kept as materialized (
     select r.ctid, r.group_key, r.next_run_at, r.id
     from faultline.open_jobs r
-    where r.queue = shard.queue
+    where r.queue = limited_queue.queue
       and r.state = 'queued' and r.group_key is not null and r.in_group is null
-      and r.counted = 2 | (shard.shard << 2)
+      and r.has_permit
       and r.next_run_at <= pick_permit_holders.due
     order by r.next_run_at, r.id
     limit pick_permit_holders.most
@@ -27,17 +27,17 @@ begin
       -- One after another, also where several ran when the group was told to keep its order.
       k.nth = 1 and (coalesce(g.holding, 1) <= 1 or g.holding <= (
         select count(*) from faultline.open_jobs r
-        where r.queue = shard.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
-          and r.counted = 2 | (shard.shard << 2) and r.group_key = k.group_key
+        where r.queue = limited_queue.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+          and r.has_permit and r.group_key = k.group_key
       )) as is_next
     from (select k.*, row_number() over (partition by k.group_key order by k.next_run_at, k.id) as nth from kept k) k
     left join lateral (
       select g.ctid as row_id, g.holding, g.tokens, g.refilled_at from faultline.groups g
-      where g.group_key = k.group_key and g.queue = shard.queue
+      where g.group_key = k.group_key and g.queue = limited_queue.queue
       order by g.changed_second desc
       limit 1
     ) g on true
-    cross join lateral (select faultline.group_limit(shard.queue, k.group_key) as fields offset 0) f
+    cross join lateral (select faultline.group_limit(limited_queue.queue, k.group_key) as fields offset 0) f
     cross join lateral (
       select faultline.rate_of(f.fields) as rate, (f.fields ->> 'burst')::double precision as burst
     ) l

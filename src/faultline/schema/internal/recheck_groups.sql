@@ -1,5 +1,5 @@
 -- Let groups, and jobs that keep their group's permit, look again that waited for a permit or a token under the limit before this one, and weigh those anew that hold
--- something. Before: the caller holds the queue's shards, and has written the limit of one group, or of each ('*'). `was`: what
+-- something. Before: the caller holds the queue, and has written the limit of one group, or of each ('*'). `was`: what
 -- it was. Touches no other group: claims wait meanwhile, however many groups a queue has.
 create or replace function faultline.recheck_groups(queue text, group_key text, was jsonb) returns void
 language plpgsql volatile
@@ -22,7 +22,10 @@ begin
       -- Its virtual time grew by its old weight: it begins again.
       virtual_time = coalesce(greatest(
         case when not reweighed then g.virtual_time end,
-        (select s.arrival_virtual_time from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.changed_second desc limit 1)
+        (
+          select s.arrival_virtual_time from faultline.limited_queues s
+          where s.queue = g.queue order by s.changed_second desc limit 1
+        )
       ), g.virtual_time)
   from (
     -- By the cheap columns first.
@@ -46,7 +49,7 @@ begin
       select j.ctid
       from faultline.open_jobs j
       where j.queue = recheck_groups.queue
-        and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+        and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.has_permit
         and j.group_at is not null
         and (recheck_groups.group_key = '*' or j.group_key = recheck_groups.group_key)
       for update skip locked

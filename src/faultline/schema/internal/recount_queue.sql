@@ -1,49 +1,43 @@
 -- Count the permits of a queue anew: from the jobs that hold them, and what was given back in events that are not applied
--- yet. One statement, so one snapshot. Before: the caller holds all its shards. Returns how many counts were wrong.
--- `divided`: the number of shards was changed, so what each of them holds is only divided anew.
-create or replace function faultline.recount_queue(queue text, divided boolean default false) returns integer
+-- yet. One statement, so one snapshot. Before: the caller holds the queue. Returns how many counts were wrong.
+create or replace function faultline.recount_queue(queue text) returns integer
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
 set jit = off
 as $$
 #variable_conflict use_column
 declare
-  number constant integer := (select q.shards from faultline.queues q where q.name = recount_queue.queue);
+  second constant bigint := extract(epoch from faultline.clock());
   wrong integer;
 begin
   perform faultline.permit_running_jobs(recount_queue.queue);
   with permits as materialized (
-    select (j.counted >> 2) % number as shard, j.group_key, j.counted
+    select j.group_key, true as runs
     from faultline.open_jobs j
-    where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = recount_queue.queue and j.counted is not null
+    where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = recount_queue.queue and j.has_permit
     union all
     -- Kept while its job waits for another attempt.
-    select (j.counted >> 2) % number, j.group_key, j.counted
+    select j.group_key, false
     from faultline.open_jobs j
     where j.queue = recount_queue.queue
-      and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+      and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.has_permit
   ),
   events as materialized (
-    -- Those of shards that are gone are applied by others: see rewrite_events_of_old_shards.
-    select e.shard % number as shard, e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = recount_queue.queue
+    select e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = recount_queue.queue
   ),
-  of_shards as (
-    update faultline.shards s
+  of_queue as (
+    update faultline.limited_queues l
     set holding = n.holding
     from (
-      select
-        n.shard,
-        (select count(*) from permits p where p.shard = n.shard and p.counted & 1 > 0)
-          + coalesce((select sum(e.freed) from events e where e.shard = n.shard), 0) as holding
-      from generate_series(0, number - 1) as n (shard)
+      select (select count(*) from permits p where p.runs) + coalesce((select sum(e.freed) from events e), 0) as holding
     ) n
-    where s.queue = recount_queue.queue and s.shard = n.shard and s.holding <> n.holding
+    where l.queue = recount_queue.queue and l.holding <> n.holding
     returning null::text as group_key, n.holding
   ),
   of_groups as materialized (
     select k.group_key, sum(k.holding)::integer as holding
     from (
-      select p.group_key, 1 as holding from permits p where p.counted & 2 > 0
+      select p.group_key, 1 as holding from permits p where p.group_key is not null
       union all
       select p.group_key, p.freed_group
       from events e
@@ -56,19 +50,19 @@ begin
   ),
   changed as (
     update faultline.groups g
-    set holding = greatest(0, o.holding), holding_per_weight = greatest(0, o.holding) / faultline.weight_of(faultline.group_limit(g.queue, g.group_key)),
+    set holding = greatest(0, o.holding),
+        holding_per_weight = greatest(0, o.holding) / faultline.weight_of(faultline.group_limit(g.queue, g.group_key)),
         ready = g.has_waiting and g.not_before is null,
         virtual_time = greatest(
-          g.virtual_time, (select s.arrival_virtual_time from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.changed_second desc limit 1)
+          g.virtual_time, (select l.arrival_virtual_time from faultline.limited_queues l where l.queue = recount_queue.queue)
         )
     from of_groups o
     where g.queue = recount_queue.queue and g.group_key = o.group_key and g.holding <> greatest(0, o.holding)
     returning g.group_key, g.holding
   ),
   made as (
-    insert into faultline.groups (group_key, queue, changed_second, shard, holding, holding_per_weight)
-    select o.group_key, recount_queue.queue, extract(epoch from faultline.clock()), faultline.shard_of(o.group_key, number), o.holding,
-      o.holding
+    insert into faultline.groups (group_key, queue, changed_second, holding, holding_per_weight)
+    select o.group_key, recount_queue.queue, second, o.holding, o.holding
     from of_groups o
     where o.holding > 0 and not exists (
       select from faultline.groups g where g.queue = recount_queue.queue and g.group_key = o.group_key
@@ -76,7 +70,7 @@ begin
     returning group_key, holding
   ),
   all_wrong as materialized (
-    select s.group_key, s.holding from of_shards s
+    select q.group_key, q.holding from of_queue q
     union all
     select c.group_key, c.holding from changed c
     union all
@@ -88,7 +82,6 @@ begin
       faultline.clock(), 'permits_recounted',
       jsonb_build_object('queue', recount_queue.queue, 'group', w.group_key, 'is', w.holding)
     from all_wrong w
-    where w.group_key is not null or not recount_queue.divided
     limit 100
   )
   select count(*) into wrong from all_wrong;

@@ -1,6 +1,6 @@
 -- Wake a worker that sleeps, if somebody waits for a permit that is free now: of the queue, or of one of the groups. Not if nobody
 -- is to be notified: see `wake`, and `complete`.
-create or replace function faultline.wake_for_free_permit(queue text, at_shard integer, group_keys text[]) returns void
+create or replace function faultline.wake_for_free_permit(queue text, group_keys text[]) returns void
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -13,9 +13,9 @@ begin
     return;
   end if;
   if (
-    select s.has_unmet_demand from faultline.shards s
-    where s.queue = wake_for_free_permit.queue and s.shard = at_shard
-    order by s.changed_second desc
+    select l.has_unmet_demand from faultline.limited_queues l
+    where l.queue = wake_for_free_permit.queue
+    order by l.changed_second desc
     limit 1
   ) or exists (
     select

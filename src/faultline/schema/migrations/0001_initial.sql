@@ -68,8 +68,9 @@ create table faultline.open_jobs (
   in_group boolean,
   -- Its true time while it waits in its group, or keeps its group's permit and waits for a token of its rate.
   group_at timestamptz,
-  -- The permits that it holds: 1 of the queue, 2 of its group; above these two bits, the shard that counts them.
-  counted smallint,
+  -- It holds a permit: of its queue while it runs, and of its group. In a group that keeps its order, it keeps that of the group
+  -- while it waits for another attempt. Otherwise null.
+  has_permit boolean,
   -- What it last took from a budget ("token", "number"), and by budget which moments it was given to come again, and when it
   -- was told so ("waits").
   takes jsonb,
@@ -103,7 +104,7 @@ create index open_jobs_expiry on faultline.open_jobs (expires_at)
 -- What `claim` walks in a group.
 create index open_jobs_groups on faultline.open_jobs (queue, group_key, priority, group_at, id) where in_group;
 -- Jobs of groups that are not in their group: delayed, retried, given back. Those that kept a permit stand apart.
-create index open_jobs_arriving on faultline.open_jobs (queue, counted, next_run_at, id)
+create index open_jobs_arriving on faultline.open_jobs (queue, has_permit, next_run_at, id)
   where state = 'queued' and group_key is not null and in_group is null;
 -- What people look at: the jobs of one group that have not succeeded. Only jobs with a group are in it.
 create index open_jobs_of_group on faultline.open_jobs (group_key, id) where group_key is not null;
@@ -539,7 +540,6 @@ create table faultline.queues (
   paused_by text,
   -- Claims go by limits and turns. Set when limits are declared or set, and never by an enqueue.
   limited boolean not null default false,
-  shards smallint not null default 1,
   constraint sane_name check (length(name) between 1 and 100),
   constraint sane_reason check (length(paused_reason) <= 1000)
 );
@@ -562,16 +562,14 @@ create table faultline.limits (
   constraint sane_group check (length(group_key) between 0 and 200)
 );
 
--- What a queue has granted. The row of a shard is its lock: who grants or counts holds it until the commit.
+-- What a queue with limits has granted. Its row is its lock: whoever grants or counts holds it until the commit.
 -- `changed_second` is the second of the last change. While a session holds an old snapshot, dead versions cannot be removed,
 -- and by the other columns alone a look would walk them all: this one begins at the newest.
-create table faultline.shards (
+create table faultline.limited_queues (
   queue text not null,
-  shard smallint not null,
   changed_second bigint not null,
-  -- Permits given out, less the events that were applied. At most `quota` of the queue's, plus what other shards lent.
+  -- Permits given out, less the events that were applied.
   holding integer not null default 0,
-  lent integer not null default 0,
   tokens double precision,
   refilled_at timestamptz,
   -- Somebody waited for a permit of the queue when the last claim ended.
@@ -586,19 +584,18 @@ create table faultline.shards (
   cluster text not null default '',
   -- The position of the group that was served last.
   virtual_time double precision not null default 0,
-  -- Where groups come in: not before the shard's virtual time, and each grant moves it a little. So groups that hold nothing
-  -- are served in the order in which they came in, and claims read from the shard's virtual time on, past no group that was
+  -- Where groups come in: not before the queue's virtual time, and each grant moves it a little. So groups that hold nothing
+  -- are served in the order in which they came in, and claims read from the queue's virtual time on, past no group that was
   -- served.
   arrival_virtual_time double precision not null default 0,
-  primary key (queue, shard, changed_second)
+  primary key (queue, changed_second)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- Groups that have, or had lately, jobs in a queue with limits. Written under the lock of their shard only.
+-- Groups that have, or had lately, jobs in a queue with limits. Written under the lock of their queue only.
 create table faultline.groups (
   group_key text not null,
   queue text not null,
   changed_second bigint not null,
-  shard smallint not null,
   holding integer not null default 0,
   -- holding / weight: groups are served by it, then by their virtual time.
   holding_per_weight double precision not null default 0,
@@ -617,17 +614,16 @@ create table faultline.groups (
   head_id uuid not null default '00000000-0000-0000-0000-000000000000',
   primary key (group_key, queue, changed_second)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
-create index groups_virtual_time on faultline.groups (queue, shard, holding_per_weight, virtual_time, group_key) where ready;
-create index groups_later on faultline.groups (queue, shard, not_before) where not_before is not null;
+create index groups_virtual_time on faultline.groups (queue, holding_per_weight, virtual_time, group_key) where ready;
+create index groups_later on faultline.groups (queue, not_before) where not_before is not null;
 
 -- What `maintain_limits` forgets.
-create index groups_idle on faultline.groups (queue, shard, changed_second) where not has_waiting and holding = 0;
+create index groups_idle on faultline.groups (queue, changed_second) where not has_waiting and holding = 0;
 
 -- Notes of what happened to groups: a permit is free, a job came in. Those who cause them only insert, so nobody waits for a
 -- limit but claims. One tells of up to a hundred groups: to write, find and remove a row for each would cost as much again.
 create table faultline.group_events (
   queue text not null,
-  shard smallint not null,
   -- It tells of jobs that came in, and of no permit. Claims read both kinds side by side: however many jobs came in while no
   -- worker ran, a permit that is free is known at once.
   arrival boolean not null default false,
@@ -647,7 +643,7 @@ create table faultline.group_events (
   -- A hundred keys are not compressed.
   toast_tuple_target = 8160
 );
-create index group_events_xid on faultline.group_events (queue, shard, arrival, xid);
+create index group_events_xid on faultline.group_events (queue, arrival, xid);
 
 -- Buckets of tokens that running jobs take from: see take_budget. The row is locked for the one statement that takes.
 create table faultline.budgets (

@@ -243,7 +243,7 @@ where r.rolname = any (%s) and r.oid <> g.owner and not case
     g.name in ('jobs', 'settings') or r.rolname in ('faultline_viewer', 'faultline_operator')
     and (g.name in ('open_jobs', 'ledger', 'journal', 'steps', 'keys', 'workers', 'queues', 'tallies', 'samples', 'sampling',
         'flows', 'calls', 'edges', 'signals', 'nudges', 'sweeps', 'streams', 'subscriptions',
-        'unique_keys', 'limits', 'shards', 'groups', 'group_events', 'budgets',
+        'unique_keys', 'limits', 'limited_queues', 'groups', 'group_events', 'budgets',
         'schedules', 'ticks')
       or g.name = 'api_keys' and g.thing not in ('api_keys', 'api_keys.digest'))
   )

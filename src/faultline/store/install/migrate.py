@@ -61,7 +61,17 @@ _OLDEST_SERVER = 150000
 _LOCK_SECONDS = 0.4
 _PAUSE_SECONDS = (0.2, 2.0)
 #: Verbs read or write these before they come to open jobs, if they do; all others after.
-_BEFORE_OPEN_JOBS = ("settings", "queues", "limits", "shards", "schedules", "ticks", "workers", "keys", "unique_keys")
+_BEFORE_OPEN_JOBS = (
+    "settings",
+    "queues",
+    "limits",
+    "limited_queues",
+    "schedules",
+    "ticks",
+    "workers",
+    "keys",
+    "unique_keys",
+)
 #: To lock one is to lock its tables after it.
 _VIEWS = ("new_jobs", "jobs")
 _ALTERED = re.compile(r"alter table faultline\.(\w+)")

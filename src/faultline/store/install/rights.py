@@ -17,7 +17,7 @@ _FOR_ALL = {"faultline", "jobs", "settings"}
 _FOR_LOOKING = {
     "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "api_keys",
     "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions", "unique_keys",
-    "limits", "shards", "groups", "group_events", "budgets",
+    "limits", "limited_queues", "groups", "group_events", "budgets",
     "schedules", "ticks",
 }  # fmt: skip
 _LOOKING = ("faultline_viewer", "faultline_operator")

@@ -35,7 +35,6 @@ class QueueUse:
     """A queue with limits: what it may do, and what it does now."""
 
     queue: str
-    shards: int
     paused: bool
     #: What holds for the queue as a whole: `concurrency`, `rate`, `per`, `burst`. Empty: only its groups are limited.
     limit: dict[str, Json]
@@ -138,20 +137,19 @@ def _fields(column: str) -> Column:
     return Column(plain.sql, lambda text: plain.read(text) or {})
 
 
-def _tokens(bucket: str, limit: str, shards: str = "1") -> str:
+def _tokens(bucket: str, limit: str) -> str:
     """What is in a bucket now; one that was never used is full. As `refilled` (SQL), which a viewer may not call."""
     burst, rate = f"({limit} ->> 'burst')::float8", f"({limit} ->> 'rate')::float8 / ({limit} ->> 'per')::float8"
     passed = f"greatest(0, extract(epoch from faultline.clock() - {bucket}.refilled_at))::float8"
     return (
-        f"case when {limit} ->> 'rate' is not null then least(greatest(1, {burst} / {shards}),"
-        f" coalesce({bucket}.tokens + {rate} / {shards} * {passed}, {burst} / {shards})) end"
+        f"case when {limit} ->> 'rate' is not null"
+        f" then least({burst}, coalesce({bucket}.tokens + {rate} * {passed}, {burst})) end"
     )
 
 
 _USE = RowOf(
     QueueUse,
     queue="q.name",
-    shards="q.shards::integer",
     paused="q.paused_at is not null",
     limit=_fields("o.fields"),
     holding="coalesce(h.jobs, 0)::integer",
@@ -222,15 +220,15 @@ _DUE = """
   ) d
 """
 
-#: Permits are marks on rows: `counted` has 1 for the queue, 2 for the group, and the shard above.
+#: Permits are marks on rows. A job that does not run holds that of its group alone.
 _HELD = """
-select j.id, j.queue, j.group_key, j.counted
+select j.id, j.queue, j.group_key, true as runs
 from faultline.open_jobs j
-where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.counted is not null
+where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.has_permit
 union all
-select j.id, j.queue, j.group_key, j.counted
+select j.id, j.queue, j.group_key, false
 from faultline.open_jobs j
-where j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+where j.state = 'queued' and j.group_key is not null and j.in_group is null and j.has_permit
 """
 
 
@@ -241,7 +239,7 @@ def in_use(queue: str | None = None, *, jobs_max: int = QUEUE_JOBS_MAX) -> State
         sql=f"""
 with asked (queue, jobs_max, groups_max) as materialized (select %s::text, %s::bigint, %s::bigint),
 held as materialized (
-  select h.queue, count(*) filter (where h.counted & 1 > 0) as jobs
+  select h.queue, count(*) filter (where h.runs) as jobs
   from (select * from ({_HELD}) h where h.queue in (select q.name from faultline.queues q where q.limited)
     limit {_RUNNING_MAX}) h
   group by h.queue
@@ -251,12 +249,11 @@ from faultline.queues q
 cross join lateral (select {_effective("q.name", "''")} as fields, {_effective("q.name", "'*'")} as group_fields) o
 left join held h on h.queue = q.name
 cross join lateral (
-  select sum({_tokens("s", "o.fields", "q.shards")})::float8 as tokens,
-    extract(epoch from faultline.clock() - min(s.all_events_applied_at)
-      filter (where s.all_events_applied_at > '-infinity'))::float8
+  select {_tokens("l", "o.fields")}::float8 as tokens,
+    extract(epoch from faultline.clock() - nullif(l.all_events_applied_at, '-infinity'))::float8
       as events_applied_seconds_ago
-  from faultline.shards s
-  where s.queue = q.name and s.shard < q.shards
+  from faultline.limited_queues l
+  where l.queue = q.name
 ) t
 cross join lateral (
   select count(*) as jobs
@@ -325,7 +322,7 @@ bound as materialized (
 held as materialized (
   select h.group_key, count(*) as holding
   from (
-    select h.group_key from ({_HELD}) h where h.queue = {_ASKED} and h.counted & 2 > 0 limit {_RUNNING_MAX}
+    select h.group_key from ({_HELD}) h where h.queue = {_ASKED} and h.group_key is not null limit {_RUNNING_MAX}
   ) h
   group by h.group_key
 ),
@@ -397,8 +394,8 @@ def _page(rows: Rows, start: str, page_rows: int) -> GroupPage:
 _PERMIT = RowOf(
     Permit,
     limited="coalesce(q.limited, false)",
-    of_queue="coalesce(j.counted & 1 > 0, false)",
-    of_group="coalesce(j.counted & 2 > 0, false)",
+    of_queue="coalesce(j.has_permit and j.state = 'running', false)",
+    of_group="coalesce(j.has_permit and j.group_key is not null, false)",
     queue_limit=_fields("o.fields"),
     queue_holding="coalesce(h.of_queue, 0)::integer",
     queue_tokens="t.tokens",
@@ -426,8 +423,7 @@ cross join lateral (
     {_effective("j.queue", "'*'")} || {_effective("j.queue", "j.group_key")} as group_fields
 ) o
 left join lateral (
-  select sum({_tokens("s", "o.fields", "q.shards")})::float8 as tokens
-  from faultline.shards s where s.queue = j.queue and s.shard < q.shards
+  select {_tokens("l", "o.fields")}::float8 as tokens from faultline.limited_queues l where l.queue = j.queue
 ) t on true
 left join lateral (
   select g.* from faultline.groups g where g.group_key = j.group_key and g.queue = j.queue
@@ -435,9 +431,9 @@ left join lateral (
 ) g on true
 left join lateral (
   select
-    count(*) filter (where h.counted & 1 > 0) as of_queue,
-    count(*) filter (where h.counted & 2 > 0 and h.group_key = j.group_key) as of_group,
-    (array_agg(h.id) filter (where h.counted & 2 > 0 and h.group_key = j.group_key))[1] as holder
+    count(*) filter (where h.runs) as of_queue,
+    count(*) filter (where h.group_key = j.group_key) as of_group,
+    (array_agg(h.id) filter (where h.group_key = j.group_key))[1] as holder
   from (select h.* from ({_HELD}) h where h.queue = j.queue limit {_RUNNING_MAX}) h
 ) h on q.limited
 where j.id = %s

@@ -32,8 +32,8 @@ class JobHeld:
     suspended: bool = False
     queue: str = "default"
     group: str | None = None
-    #: The permits that it holds: 1 the queue's, 2 its group's, 3 both.
-    counted: int | None = None
+    #: Of its queue while it runs, and of its group.
+    has_permit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,7 @@ _OPEN = RowOf(
     flow_id="flow_id::text",
     suspended="coalesce(suspended, false)",
     group="group_key",
+    has_permit="coalesce(has_permit, false)",
     **_TIMES,
 )
 _DONE = RowOf(
@@ -163,7 +164,7 @@ _DONE = RowOf(
     flow_id="flow_id::text",
     suspended="false",
     group="group_key",
-    counted="null::smallint",
+    has_permit="false",
     **_TIMES,
 )
 _TRANSITION = RowOf(
@@ -258,7 +259,7 @@ def permits() -> Statement[list[PermitHeld]]:
     return Statement(
         "all_permits",
         'select queue, "group", sum(holding)::int as holding from ('
-        " select queue, '' as \"group\", holding from faultline.shards"
+        " select queue, '' as \"group\", holding from faultline.limited_queues"
         " union all select queue, '', -freed from faultline.group_events"
         " union all select queue, group_key, holding from faultline.groups"
         " union all select queue, p.group_key, -p.freed_group from faultline.group_events,"

@@ -28,12 +28,12 @@ _MAINTAINED = RowOf(
 )
 
 
-def declare_queue(queue: str, declared: dict[str, Json], shards: int | None = None) -> Statement[bool]:
+def declare_queue(queue: str, declared: dict[str, Json]) -> Statement[bool]:
     """Write what the code says about a queue. Returns whether this changed anything."""
     return Statement(
         name="declare_queue",
-        sql="select faultline.declare_queue(%s, %s::jsonb, %s)",
-        params=(queue, jsontext.encode(declared, f"limits of queue {queue}"), shards),
+        sql="select faultline.declare_queue(%s, %s::jsonb)",
+        params=(queue, jsontext.encode(declared, f"limits of queue {queue}")),
         read=value,
         repeatable=True,
     )

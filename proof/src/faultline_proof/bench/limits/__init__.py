@@ -27,7 +27,7 @@ PARTS: dict[str, Callable[[str, Effort], list[Figure]]] = {
     "held": calls.held,
     "maintain_limits": calls.maintain_limits,
     "schedules": workers.schedules,
-    "shards": workers.shards,
+    "crowd": workers.beside_no_limit,
 }
 
 

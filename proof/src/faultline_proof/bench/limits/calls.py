@@ -40,8 +40,8 @@ with filled as (
   from generate_series(1, %(jobs)s) n
   returning group_key
 )
-insert into faultline.group_events (queue, shard, group_count, group_keys, priorities, run_ats)
-select %(queue)s, 0, 1, array[group_key], array[0], array[now()] from filled group by group_key
+insert into faultline.group_events (queue, group_count, group_keys, priorities, run_ats)
+select %(queue)s, 1, array[group_key], array[0], array[now()] from filled group by group_key
 """
 _ENTRIES_READ = """
 select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables where schemaname = 'faultline')
@@ -219,7 +219,7 @@ def maintain_limits(dsn: str, effort: Effort) -> list[Figure]:
             run_on(connection, limit.maintain_limits([_GROUPS]))  # it hears of the groups
         times = []
         for turn in range(7):
-            connection.execute("update faultline.shards set all_events_applied_at = '-infinity'")
+            connection.execute("update faultline.limited_queues set all_events_applied_at = '-infinity'")
             begun = time.perf_counter()
             run_on(connection, limit.maintain_limits([_GROUPS]))
             if turn > 1:  # the first ones make plans

@@ -105,31 +105,29 @@ def noops(dsn: str, effort: Effort) -> list[Figure]:
     ]
 
 
-def shards(dsn: str, effort: Effort) -> list[Figure]:
-    """Many workers of 10 slots with commits of 5 ms: a limit that holds nobody up, in one shard and in four, beside none"""
+def beside_no_limit(dsn: str, effort: Effort) -> list[Figure]:
+    """Many workers of 10 slots with commits of 5 ms: a limit that holds nobody up, beside none"""
     _slow_commits(dsn)
     jobs = int(effort.seconds * effort.workers * _CROWD_SLOTS / _CROWD_SECONDS * 0.75)
-    kinds: dict[str, int | None] = {"no limit": None, "one shard": 1, "four shards": 4}
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    rates: dict[str, list[float]] = {"no limit": [], "a limit": []}
     for turn in range(effort.rounds):
-        for kind, number in kinds.items():
+        for kind, found in rates.items():
             name = f"{kind} {turn}"
             with Faultline(dsn) as app:
-                if number is not None:
-                    app.database.run(limit.declare_queue(name, {"queue": {"concurrency": _CROWD_LIMIT}}, number))
-            found = _drained(dsn, _waiting(name, jobs, _CROWD_SECONDS), {}, crowd=effort.workers)
-            rates[kind].append(found.rate)
-    best = statistics.median(rates["no limit"])
-    figures = [Figure(f"{effort.workers} workers of 10 slots, commits of 5 ms, no limit", best, "jobs/s")]
-    for kind in ("one shard", "four shards"):
-        share = statistics.median(100 * one / free for one, free in zip(rates[kind], rates["no limit"], strict=True))
-        goal, good = ("at least 90", share >= 90) if kind == "four shards" else ("", None)
-        name = f"a limit of {_CROWD_LIMIT:,}, {kind}"
-        figures += [
-            Figure(name, statistics.median(rates[kind]), "jobs/s"),
-            Figure(f"{name}, share of no limit", share, "%", goal, good),
-        ]
-    return figures
+                if kind == "a limit":
+                    app.database.run(limit.declare_queue(name, {"queue": {"concurrency": _CROWD_LIMIT}}))
+            found.append(_drained(dsn, _waiting(name, jobs, _CROWD_SECONDS), {}, crowd=effort.workers).rate)
+    share = statistics.median(100 * one / free for one, free in zip(rates["a limit"], rates["no limit"], strict=True))
+    name = f"a limit of {_CROWD_LIMIT:,}"
+    return [
+        Figure(
+            f"{effort.workers} workers of 10 slots, commits of 5 ms, no limit",
+            statistics.median(rates["no limit"]),
+            "jobs/s",
+        ),
+        Figure(name, statistics.median(rates["a limit"]), "jobs/s"),
+        Figure(f"{name}, share of no limit", share, "%"),
+    ]
 
 
 def schedules(dsn: str, effort: Effort) -> list[Figure]:

@@ -54,7 +54,17 @@ union all
 select 'sweeps', count(*) from faultline.sweeps having count(*) > 0
 """
 _FLOW_TABLES = ("nudges", "sweeps", "signals", "edges", "calls", "flows", "streams")
-_LIMIT_TABLES = ("budgets", "group_events", "groups", "shards", "limits", "queues", "unique_keys", "ticks", "schedules")
+_LIMIT_TABLES = (
+    "budgets",
+    "group_events",
+    "groups",
+    "limited_queues",
+    "limits",
+    "queues",
+    "unique_keys",
+    "ticks",
+    "schedules",
+)
 _TABLES = (*_FLOW_TABLES, *_LIMIT_TABLES, "steps", "keys", "journal", "open_jobs", "ledger")
 #: They look at definitions, and here these are the explorer's.
 _DEFINITIONS = ("times_come_from_the_server_clock", "the_guards_are_in_place")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from faultline_proof.explorer.steps import Step
 
 _ROUNDS = 40
-#: What rounds may go by with nothing granted, while jobs wait and none runs: a shard is heard, then granted from.
+#: What rounds may go by with nothing granted, while jobs wait and none runs: a queue is heard, then granted from.
 _EMPTY_ROUNDS = 3
 #: The judge comes 30 s later: a longer lease holds the queue longer.
 _HELD = "select true from faultline.settings where limits_held_until > faultline.clock()"

@@ -43,7 +43,7 @@ def submit(queue: str, *names: str, group: str | None = None, **fields: Any) -> 
 
 
 def claim(queue: str, max_jobs: int = 10, *, patient: bool = True) -> Step:
-    """Claims of one shard go one after the other, and wait for a moment: then the answer is empty."""
+    """Claims of a queue go one after the other, and wait for a moment: then the answer is empty."""
     owner = f"w{next(_owners)}/1"
     return _step(
         "claim",

@@ -66,7 +66,7 @@ begin
   if claim.owner is null or length(claim.owner) not between 1 and 200 then
     raise exception 'owner must have 1 to 200 characters' using errcode = 'FL005';
   end if;
-  select q.paused_at, q.limited, q.shards into known_queue from faultline.queues q where q.name = claim.queue;
+  select q.paused_at, q.limited into known_queue from faultline.queues q where q.name = claim.queue;
   if known_queue.paused_at is not null then
     return;
   end if;
@@ -75,7 +75,7 @@ begin
     if claim.syncs then
       perform faultline.allow_asynchronous_commit();
     end if;
-    return query select * from faultline.claim_limited(claim.queue, claim.owner, remaining, known_queue.shards);
+    return query select * from faultline.claim_limited(claim.queue, claim.owner, remaining);
     return;
   end if;
   if current_setting('transaction_isolation') <> 'read committed' then

@@ -33,7 +33,6 @@ declare
   watched uuid[];
   -- What those of them held that had permits.
   permit_queues text[];
-  permit_marks smallint[];
   permit_groups text[];
   patience constant text := current_setting('lock_timeout');
   notify constant text := coalesce(current_setting('faultline.notify', true), '');
@@ -79,10 +78,9 @@ begin
         array_agg(f.position),
         array_agg(f.call_id) filter (where f.call_id is not null),
         array_agg(f.id) filter (where f.watched),
-        array_agg(f.queue) filter (where f.counted is not null),
-        array_agg(f.counted) filter (where f.counted is not null),
-        array_agg(f.group_key) filter (where f.counted is not null)
-      into done, call_ids, watched, permit_queues, permit_marks, permit_groups
+        array_agg(f.queue) filter (where f.has_permit),
+        array_agg(f.group_key) filter (where f.has_permit)
+      into done, call_ids, watched, permit_queues, permit_groups
       from finished f;
       perform set_config('lock_timeout', patience, true);
       exit;
@@ -100,11 +98,11 @@ begin
     end;
   end loop;
   perform faultline.set_current_verb('');
-  if permit_marks is not null then
+  if permit_queues is not null then
     if complete.claims then
       perform set_config('faultline.notify', 'off', true);
     end if;
-    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);
+    perform faultline.free_ended(permit_queues, permit_groups);
     if complete.claims then
       perform set_config('faultline.notify', notify, true);
     end if;

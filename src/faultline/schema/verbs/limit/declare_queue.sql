@@ -2,9 +2,7 @@
 -- differs, and returns whether anything did. What people have set (`set_limit`) stays, and wins.
 -- `declared`: {"queue": {fields}, "each_group": {fields}, "groups": {"tenant-7": {fields}}}, with the fields of set_limit.
 -- What is no longer declared is no longer declared. A queue for which nothing is, and never was, stays one without limits.
-create or replace function faultline.declare_queue(
-  queue text, declared jsonb, shards integer default null
-) returns boolean
+create or replace function faultline.declare_queue(queue text, declared jsonb) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -12,7 +10,7 @@ as $$
 declare
   wanted jsonb;
   known jsonb;
-  known_queue record;
+  was_limited boolean;
   changed boolean := false;
   one record;
 begin
@@ -35,22 +33,22 @@ begin
       when 'object' then declare_queue.declared -> 'groups' else '{}' end) g
   ) w
   where coalesce(jsonb_typeof(w.fields), 'null') <> 'null';
-  select q.limited, q.shards into known_queue from faultline.queues q where q.name = declare_queue.queue;
+  select q.limited into was_limited from faultline.queues q where q.name = declare_queue.queue;
   select coalesce(jsonb_object_agg(l.group_key, l.declared), '{}') into known
   from faultline.limits l
   where l.queue = declare_queue.queue and l.declared <> '{}';
-  if wanted = '{}' and coalesce(declare_queue.shards, 1) = 1 and known_queue.limited is not true then
+  if wanted = '{}' and was_limited is not true then
     return false;
   end if;
-  if known_queue.limited and known = (
+  if was_limited and known = (
       select coalesce(jsonb_object_agg(w.key, w.value), '{}') from jsonb_each(wanted) w where w.value <> '{}'
-    ) and known_queue.shards = coalesce(declare_queue.shards, known_queue.shards)
+    )
   then
     return false;
   end if;
   perform faultline.require_synchronous_commit();
-  perform faultline.limit_queue(declare_queue.queue, declare_queue.shards);
-  changed := known_queue.limited is not true or known_queue.shards <> coalesce(declare_queue.shards, known_queue.shards);
+  perform faultline.limit_queue(declare_queue.queue);
+  changed := was_limited is not true;
   for one in
     select k.key, coalesce(wanted -> k.key, '{}') as fields, coalesce(l.override, '{}') as override
     from (select w.key from jsonb_each(wanted) w union select k.key from jsonb_each(known) k) k
@@ -59,8 +57,6 @@ begin
   loop
     changed := faultline.write_limit(declare_queue.queue, one.key, one.fields, one.override, faultline.signature()) or changed;
   end loop;
-  perform faultline.check_shards(declare_queue.queue);
-  perform faultline.rebalance_permits_now(declare_queue.queue);
   return changed;
 end
 $$;

@@ -1,7 +1,7 @@
 -- Keep the accounts of limits small and right, in the background: apply the events of queues that nobody claims from, and
 -- once a minute everything; once a minute look whether permits are counted right, and jobs that run have one, and let jobs
--- give way that wait for each other's groups; lend permits between shards; forget up to `max_groups` groups that have nothing
--- left. Never waits: a shard that somebody holds is left for the next time. At most 50 queues, others each time: a transaction
+-- give way that wait for each other's groups; forget up to `max_groups` groups that have nothing
+-- left. Never waits: a queue that somebody holds is left for the next time. At most 50 queues, others each time: a transaction
 -- holds the locks of few. Returns how many groups were forgotten.
 create or replace function faultline.maintain_limits(max_groups integer default 500) returns integer
 language plpgsql volatile security definer
@@ -27,7 +27,7 @@ begin
     select q.name
     from faultline.queues q
     where q.name = any (chosen) and exists (
-      select from faultline.shards s
+      select from faultline.limited_queues s
       where s.queue = q.name
         and s.all_events_applied_at not between faultline.clock() - interval '1 minute' and faultline.clock() + interval '1 second'
     )
@@ -40,9 +40,9 @@ begin
   if looked then
     perform faultline.break_group_deadlocks();
   end if;
-  for one in select q.name, q.shards from faultline.queues q where q.name = any (chosen) order by q.name loop
+  for one in select q.name from faultline.queues q where q.name = any (chosen) order by q.name loop
     forgotten := forgotten + faultline.maintain_queue(
-      one.name, one.shards, greatest(0, maintain_limits.max_groups - forgotten), one.name = any (miscounted)
+      one.name, greatest(0, maintain_limits.max_groups - forgotten), one.name = any (miscounted)
     );
   end loop;
   return forgotten;

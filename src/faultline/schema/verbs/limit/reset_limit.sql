@@ -10,7 +10,6 @@ as $$
 declare
   signed constant jsonb := faultline.signature(reset_limit.by, reset_limit.reason);
   known faultline.limits;
-  changed boolean;
 begin
   perform faultline.read_committed('reset_limit');
   perform faultline.limited_one(reset_limit.queue, reset_limit.group_key);
@@ -20,8 +19,6 @@ begin
   end if;
   perform faultline.limit_queue(reset_limit.queue);
   select * into known from faultline.limits l where l.queue = reset_limit.queue and l.group_key = reset_limit.group_key;
-  changed := faultline.write_limit(reset_limit.queue, reset_limit.group_key, coalesce(known.declared, '{}'), '{}', signed);
-  perform faultline.rebalance_permits_now(reset_limit.queue);
-  return changed;
+  return faultline.write_limit(reset_limit.queue, reset_limit.group_key, coalesce(known.declared, '{}'), '{}', signed);
 end
 $$;

@@ -16,7 +16,6 @@ declare
   whose constant text := faultline.limited_one(set_limit.queue, set_limit.group_key);
   checked jsonb := faultline.checked_limit(set_limit.fields, whose, set_limit.group_key = '');
   known faultline.limits;
-  changed boolean;
 begin
   perform faultline.read_committed('set_limit');
   perform faultline.require_synchronous_commit();
@@ -27,13 +26,9 @@ begin
       select l.effective from faultline.limits l
       where l.queue = set_limit.queue and l.group_key = '*' and set_limit.group_key <> ''
     ), '{}') || coalesce(known.effective, '{}')
-  ), case when set_limit.group_key = '' then (select q.shards from faultline.queues q where q.name = set_limit.queue) end
-  ), whose, set_limit.group_key = '');
-  changed := faultline.write_limit(
+  )), whose, set_limit.group_key = '');
+  return faultline.write_limit(
     set_limit.queue, set_limit.group_key, coalesce(known.declared, '{}'), coalesce(known.override, '{}') || checked, signed
   );
-  perform faultline.check_shards(set_limit.queue);
-  perform faultline.rebalance_permits_now(set_limit.queue);
-  return changed;
 end
 $$;

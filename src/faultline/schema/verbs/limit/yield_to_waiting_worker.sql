@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  return exists (select from faultline.shards s where s.queue = yield_to_waiting_worker.queue and s.has_unmet_demand)
+  return exists (select from faultline.limited_queues s where s.queue = yield_to_waiting_worker.queue and s.has_unmet_demand)
     and faultline.wake_one(yield_to_waiting_worker.queue, yield_to_waiting_worker.worker_id);
 end
 $$;

@@ -9,8 +9,8 @@ from faultline.store.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
-class ShardHolder:
-    """An open transaction that has locked rows of `faultline.shards`, or a prepared one of this database."""
+class LimitHolder:
+    """An open transaction that has locked rows of `faultline.limited_queues`, or a prepared one of this database."""
 
     #: "session" or "prepared transaction".
     kind: str
@@ -25,10 +25,10 @@ class ShardHolder:
     holds_limits: bool
 
 
-_HOLDER = RowOf(ShardHolder)
+_HOLDER = RowOf(LimitHolder)
 
 
-def shard_holders() -> Statement[list[ShardHolder]]:
+def limit_holders() -> Statement[list[LimitHolder]]:
     """Prepared transactions, which outlive every session, and sessions in a transaction with such a lock."""
     return Statement(
         name="limits",
@@ -42,7 +42,7 @@ from (
       select from pg_locks own
       join pg_locks l on l.virtualtransaction = own.virtualtransaction and l.pid is null
       where own.locktype = 'transactionid' and own.transactionid = p.transaction and own.pid is null
-        and l.relation = 'faultline.shards'::regclass and l.mode <> 'AccessShareLock'
+        and l.relation = 'faultline.limited_queues'::regclass and l.mode <> 'AccessShareLock'
     ) as holds_limits
   from pg_prepared_xacts p
   where p.database = current_database()
@@ -57,7 +57,7 @@ from (
     and (a.state like 'idle in transaction%%' or a.state = 'active' and a.wait_event_type is distinct from 'Lock')
     and exists (
       select from pg_locks l
-      where l.pid = a.pid and l.relation = 'faultline.shards'::regclass and l.mode <> 'AccessShareLock'
+      where l.pid = a.pid and l.relation = 'faultline.limited_queues'::regclass and l.mode <> 'AccessShareLock'
     )
 ) h
 order by h.holds_limits desc, h.seconds desc nulls last

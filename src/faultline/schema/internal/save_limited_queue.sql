@@ -1,5 +1,7 @@
--- Write what the holder of a shard's lock has counted, if anything changed.
-create or replace function faultline.save_shard(was faultline.shards, is_now faultline.shards, due timestamptz) returns void
+-- Write what the holder of a queue's lock has counted, if anything changed.
+create or replace function faultline.save_limited_queue(
+  was faultline.limited_queues, is_now faultline.limited_queues, due timestamptz
+) returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -7,10 +9,9 @@ begin
   if was is not distinct from is_now then
     return;
   end if;
-  update faultline.shards s
-  set changed_second = greatest(s.changed_second, extract(epoch from due)::bigint),
+  update faultline.limited_queues l
+  set changed_second = greatest(l.changed_second, extract(epoch from due)::bigint),
       holding = is_now.holding,
-      lent = is_now.lent,
       tokens = is_now.tokens,
       refilled_at = is_now.refilled_at,
       has_unmet_demand = is_now.has_unmet_demand,
@@ -21,6 +22,6 @@ begin
       cluster = is_now.cluster,
       virtual_time = is_now.virtual_time,
       arrival_virtual_time = is_now.arrival_virtual_time
-  where s.queue = was.queue and s.shard = was.shard and s.changed_second = was.changed_second;
+  where l.queue = was.queue and l.changed_second = was.changed_second;
 end
 $$;
