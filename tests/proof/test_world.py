@@ -92,7 +92,7 @@ MUTANTS = {
     ),
     "a failure that gives the permit of a job in order back": (
         "free_permits",
-        ("      kept := 2;\n", "      kept := 0;\n"),
+        ("      new.has_permit := true;\n      freed_group := false;\n", "      null;\n"),
         Rule.GROUP_ORDER,
     ),
     "a take that takes nothing": (
