@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import BlockingJob, Faultline, Job, JobNotFound, JobRejected, LimitReached, Restarted, Retry
+from faultline import BlockingJob, Faultline, Job, JobNotFound, JobRejected, LimitReached, Restarted, Retry, StaleLease
+from faultline.app.streams import COLLECT_SECONDS
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
@@ -152,3 +153,50 @@ def test_an_item_that_is_not_json_is_refused_where_it_is_written(app: Faultline)
 def test_a_job_that_does_not_exist_has_no_streams(app: Faultline) -> None:
     with pytest.raises(JobNotFound):
         list(app.handle("0198c2e4-5d3a-7b11-9f60-2a54c0de7f01").stream("tokens"))
+
+
+def test_an_attempt_that_is_over_flushes_its_streams_no_more(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    flush = Job.flush_streams
+
+    async def counted(job: Job) -> None:
+        flushed.append("by a task")
+        await flush(job)
+
+    monkeypatch.setattr(Job, "flush_streams", counted)
+
+    @app.task
+    async def think(job: Job) -> None:
+        job.stream("tokens").write(1)
+
+    handle = think.enqueue()
+
+    async def later() -> None:
+        await read(handle)
+        await asyncio.sleep(3 * COLLECT_SECONDS)
+
+    work(app, later)
+    assert len(flushed) == 1
+
+
+def test_an_attempt_is_over_also_if_its_last_flush_is_cut_short(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Job] = []
+
+    async def cut_short(job: Job) -> None:
+        jobs.append(job)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Job, "flush_streams", cut_short)
+
+    @app.task(max_attempts=1)
+    async def think(job: Job) -> None:
+        job.stream("tokens").write(1)
+
+    think.enqueue()
+    work(app, lambda: auntil(lambda: jobs))
+
+    async def write() -> None:
+        await jobs[0].progress({"n": 1})
+
+    with pytest.raises(StaleLease, match="attempt_ended"):
+        asyncio.run(write())

@@ -312,7 +312,7 @@ def test_the_judge_is_content_with_limits_that_are_kept(scene: Scene) -> None:
 
 
 def test_the_judge_sees_a_claim_that_grants_more_than_a_group_may(scene: Scene) -> None:
-    unlimited = Cut("pick_groups", "keeps within the group's limit", "l.cap - g.holding, ", "").mutant()
+    unlimited = Cut("list_ready_groups", "keeps within the group's limit", "l.cap - g.holding, ", "").mutant()
     scene.hand.execute(unlimited.sql.encode())
     limited(scene, *["a"] * (limits.GROUP_MAX + 1))
 

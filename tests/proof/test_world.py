@@ -86,7 +86,7 @@ MUTANTS = {
         "",
     ),
     "a claim that grants more than a group may": (
-        "pick_groups",
+        "list_ready_groups",
         ("l.cap - g.holding, ", ""),
         Rule.LIMIT_KEPT,
     ),

@@ -134,7 +134,7 @@ class Job(Flows):
         """
         check_stream_name(name)
         if name not in self._streams:
-            later = asoon(COLLECT_SECONDS, self.flush_streams)
+            later = asoon(COLLECT_SECONDS, self.flush_streams, self._is_over)
             self._streams[name] = Stream(self.id, name, later, self._is_repeating)
         return self._streams[name]
 

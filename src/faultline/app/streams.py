@@ -33,14 +33,16 @@ COLLECT_SECONDS = 0.1
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 0.05, 0.5
 
 
-def asoon(seconds: float, call: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """What calls this function so much later, from any thread. Not in the context of its caller, whose transaction it is not
-    in.
+def asoon(seconds: float, call: Callable[[], Coroutine[Any, Any, None]], is_over: Callable[[], bool]) -> Callable[[], None]:
+    """What calls this function so much later, from any thread, unless all is over by then. Not in the context of its caller,
+    whose transaction it is not in.
     """
     loop = asyncio.get_running_loop()
     running: set[asyncio.Task[None]] = set()
 
     def run() -> None:
+        if is_over():
+            return
         task = loop.create_task(call(), context=Context())
         running.add(task)
         task.add_done_callback(running.discard)
@@ -52,11 +54,15 @@ def asoon(seconds: float, call: Callable[[], Coroutine[Any, Any, None]]) -> Call
     return begin
 
 
-def soon(seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+def soon(seconds: float, call: Callable[[], None], is_over: Callable[[], bool]) -> Callable[[], None]:
     """The same for a blocking job."""
 
+    def run() -> None:
+        if not is_over():
+            call()
+
     def begin() -> None:
-        timer = threading.Timer(seconds, call)
+        timer = threading.Timer(seconds, run)
         timer.daemon = True
         timer.start()
 

@@ -470,6 +470,8 @@ async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> An
     finally:
         if timer is not None:
             timer.cancel()
-        if job.is_streaming:
-            await job.flush_streams()
-        job.abandon("attempt_ended")
+        try:
+            if job.is_streaming:
+                await job.flush_streams()
+        finally:
+            job.abandon("attempt_ended")

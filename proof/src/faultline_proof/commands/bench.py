@@ -38,7 +38,9 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
     minutes: Annotated[float, typer.Option(min=0.1, help="steady: how many minutes.")] = 60.0,
     rate: Annotated[int, typer.Option(min=1, help="steady: jobs per second.")] = 300,
     quick: Annotated[bool, typer.Option("--quick", help="flows, limits, limit, growth: only the small sizes.")] = False,  # noqa: FBT002
-    only: Annotated[str, typer.Option(help="limits: only queue, groups, noops, hot, held, fold, schedules or crowd.")] = "",
+    only: Annotated[
+        str, typer.Option(help="limits: only queue, groups, noops, hot, held, maintain_limits, schedules or crowd.")
+    ] = "",
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Measure what the protocol and the worker cost on this machine.

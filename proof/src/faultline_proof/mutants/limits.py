@@ -88,13 +88,15 @@ GUARDS: Guards = {
         "keeps the caller's patience": "  perform set_config('lock_timeout', patience, true);\n",
     },
     "pick_groups": {
-        "keeps within the group's limit": ("l.cap - g.holding, ", ""),
-        "keeps within the group's rate": ("coalesce(floor(t.tokens_now), remaining)", "remaining"),
-        "serves by what groups hold": ("order by (l.holding + n.nth - 1) / l.weight, ", "order by "),
-        "gives one each only where nobody is owed two": (
-            " and max(l.holding / l.weight) < min((l.holding + 1) / l.weight) as one_each",
-            " as one_each",
+        "passes many groups that are empty": ("      perform faultline.clear_gone(limited_queue, due);\n", "      null;\n"),
+        "moves on where groups come in": (
+            "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time) + cardinality(picked) * 1e-6;",
+            "limited_queue.arrival_virtual_time;",
         ),
+    },
+    "list_ready_groups": {
+        "keeps within the group's limit": ("l.cap - g.holding, ", ""),
+        "keeps within the group's rate": ("coalesce(floor(t.tokens), most)", "most"),
         "reads no turns that were served": (" and g.virtual_time >= limited_queue.virtual_time\n", "\n"),
         "sees groups that hold nothing": (
             "g.holding_per_weight = 0 and g.virtual_time >= limited_queue.virtual_time",
@@ -104,36 +106,36 @@ GUARDS: Guards = {
             "g.ready and g.holding_per_weight > 0\n",
             "g.ready and g.holding_per_weight < 0\n",
         ),
-        "passes many groups that are empty": ("      perform faultline.clear_gone(limited_queue, due);\n", "      null;\n"),
-        "moves on where groups come in": (
-            "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time) + cardinality(served.ctids) * 1e-6;",
-            "limited_queue.arrival_virtual_time;",
+    },
+    "share_room": {
+        "serves by what groups hold": ("order by (g.holding + n.nth - 1) / g.weight, ", "order by "),
+        "gives one each only where no group is owed two": (
+            " and max(g.holding / g.weight) < min((g.holding + 1) / g.weight)\n",
+            "\n",
         ),
-        "moves the turn by the weight": (
-            "virtual_time = j.virtual_time + j.jobs / j.weight",
-            "virtual_time = j.virtual_time + j.jobs",
-        ),
-        "moves no head past a locked row": (
-            "j.are_first then coalesce(j.last_id",
-            "true then coalesce(j.last_id",
-            ("j.are_first then coalesce(j.last_at", "true then coalesce(j.last_at"),
-        ),
-        "looks again at a locked row": (
-            "s.want = 0 or not f.are_first or s.seen",
-            "s.want = 0 or s.seen",
-        ),
+    },
+    "pick_from_groups": {
+        "looks again at a locked row": ("s.want = 0 or not j.are_first or s.seen", "s.want = 0 or s.seen"),
         "picks no job twice": (
             "still in its group.\n            and (r.priority, r.group_at, r.id) > (a.",
             "still in its group.\n            and (r.priority, r.group_at, r.id) >= (a.",
         ),
         "passes over what has expired": (
-            "            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n",
+            "            and (r.expires_at is null or r.expires_at > pick_from_groups.due or r.fencing_token > 0)\n",
             "",
         ),
-        "waits for the next token": (
-            "pick_groups.due + make_interval(secs => (1 - j.tokens_left) / j.rate)",
-            "pick_groups.due",
+    },
+    "save_served_groups": {
+        "moves the turn by the weight": (
+            "virtual_time = s.virtual_time + s.jobs / s.weight",
+            "virtual_time = s.virtual_time + s.jobs",
         ),
+        "moves no head past a locked row": (
+            "s.are_first then coalesce(s.last_id",
+            "true then coalesce(s.last_id",
+            ("s.are_first then coalesce(s.last_at", "true then coalesce(s.last_at"),
+        ),
+        "waits for the next token": ("due + make_interval(secs => (1 - s.tokens) / s.rate)", "due"),
     },
     "clear_gone": {
         "leaves groups that have jobs": ("    where not exists (", "    where true or not exists ("),
@@ -295,9 +297,6 @@ GUARDS: Guards = {
         "takes one after another": ("where b.name = take_budget.budget for update;", "where b.name = take_budget.budget;"),
         "says what can never be had": ("if take_budget.cost > burst then", "if false then"),
         "knows no budget that is not there": ("if bucket.name is null then", "if false then"),
-        "forgets the moments of a clock that was ahead": ("    bucket.reserved_until := at;\n", "    null;\n"),
-        "forgets who does not come": ("if bucket.next_until <= at or", "if false or"),
-        "forgets who has ended": ("bucket.next_job <> take_budget.job_id and not exists (", "false and not exists ("),
         "takes what is there": ("if bucket.tokens >= take_budget.cost + kept\n", "if bucket.tokens >= kept\n"),
         "keeps something for the next one": (
             "kept := case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end;",
@@ -310,13 +309,18 @@ GUARDS: Guards = {
         "lets others have what would be lost": (" or bucket.tokens >= burst)", ")"),
         "knows who has waited": ("(wait ->> 'from')::timestamptz <= at, false)", "false, false)"),
         "takes it away": "    bucket.tokens := bucket.tokens - take_budget.cost;\n",
+        "remembers what it took": (
+            "    memory := memory || jsonb_build_object('token', take_budget.fencing_token, 'number', take_budget.number);\n"
+        ),
+    },
+    "refill_budget": {
         "fills what it has since": (
             "bucket.refilled_at := faultline.refill_moment(bucket.refilled_at, at);",
             "bucket.refilled_at := coalesce(bucket.refilled_at, at);",
         ),
-        "remembers what it took": (
-            "    memory := memory || jsonb_build_object('token', take_budget.fencing_token, 'number', take_budget.number);\n"
-        ),
+        "forgets the moments of a clock that was ahead": ("    bucket.reserved_until := at;\n", "    null;\n"),
+        "forgets who does not come": ("if bucket.next_until <= at or", "if false or"),
+        "forgets who has ended": ("bucket.next_job <> refill_budget.job_id and not exists (", "false and not exists ("),
     },
     "reserve_budget_slot": {
         "puts one behind another": (

@@ -134,7 +134,7 @@ def only_a_claim_that_its_caller_syncs_does_not_wait_for_the_disk(sessions: Sess
             if has_written:
                 q.enqueue(queue="elsewhere")
             q.execute("select faultline.maintain_limits()")
-            expect(f"fold in a transaction that has written {has_written}", q.value("show synchronous_commit"), level)
+            expect(f"upkeep in a transaction that has written {has_written}", q.value("show synchronous_commit"), level)
     q.execute("select faultline.maintain_limits()")
     expect("the session keeps its own", q.value("show synchronous_commit"), "on")
     q.execute("reset synchronous_commit")

@@ -131,7 +131,7 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
         put(q, "long", _BACKLOG)
         _reads_few(q, "a claim of a job of a long group", lambda: expect("granted", groups(take(q, 1)), ["long"]))
         q.execute("select faultline.maintain_limits()")
-        _reads_few(q, "a fold in the same minute", lambda: q.execute("select faultline.maintain_limits()"))
+        _reads_few(q, "upkeep in the same minute", lambda: q.execute("select faultline.maintain_limits()"))
 
 
 PROBES.extend(

@@ -24,7 +24,10 @@ begin
     select
       s.group_key, s.freed_group, j.priority, j.run_at, g.row_id, g.holding as was, h.holding,
       -- Behind all who came in before, and each behind the last.
-      case when g.ready then limited_queue.virtual_time else limited_queue.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9 end as arrival_virtual_time,
+      case
+        when g.ready then limited_queue.virtual_time
+        else limited_queue.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9
+      end as arrival_virtual_time,
       case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
       h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end
         and g.not_before is null and (coalesce(g.has_waiting, false) or j.priority is not null) as ready
@@ -44,7 +47,7 @@ begin
       limit 1
     ) o on true
     cross join lateral (select greatest(0, coalesce(g.holding, 0) - s.freed_group) as holding) h
-    -- What came in may be gone: cancelled or expired with many others. A claim would look at each of their groups in vain.
+    -- What came in may be gone: cancelled or expired with many others. A claim would look at each of their groups for nothing.
     left join lateral (
       select s.priority, s.run_at
       where s.priority is not null and exists (
@@ -61,7 +64,7 @@ begin
         holding = k.holding,
         holding_per_weight = k.holding / k.weight,
         has_waiting = g.has_waiting or k.priority is not null,
-        -- An empty group is given no virtual time: claims would look at it in vain.
+        -- An empty group is given no virtual time: claims would look at it for nothing.
         ready = k.ready,
         virtual_time = case when k.ready then greatest(g.virtual_time, k.arrival_virtual_time) else g.virtual_time end,
         head_priority = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.priority else g.head_priority end,
@@ -83,7 +86,7 @@ begin
     from known k
     where k.row_id is null and (k.priority is not null or k.freed_group < 0)
   )
-  -- More was given back than was counted: somebody's SQL. One wrong number must not stop the whole queue.
+  -- More was freed than was counted, by SQL that is not ours. One wrong number must not stop the whole queue.
   insert into faultline.journal (at, event, detail)
   select
     faultline.clock(), 'permits_recounted',

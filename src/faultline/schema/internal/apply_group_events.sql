@@ -92,7 +92,7 @@ begin
     perform faultline.apply_events_to_groups(
       limited_queue, due, heard.group_keys, heard.freed_groups, heard.priorities, heard.run_ats
     );
-    -- Who is heard of next stands behind them.
+    -- Groups that come in next stand behind them.
     limited_queue.arrival_virtual_time := limited_queue.arrival_virtual_time + cardinality(heard.group_keys) * 1e-9;
   end if;
   limited_queue.holding := greatest(0, limited_queue.holding - heard.freed);

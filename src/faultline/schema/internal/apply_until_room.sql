@@ -1,5 +1,5 @@
 -- Apply what happened to the groups of a queue until there is something to grant, or nothing may be granted, or all was applied.
--- Before: the caller holds the queue's lock. `due` afterwards: whoever's permit is granted now ended before, by the clock, too.
+-- Before: the caller holds the queue's lock. After: `due` is a moment by which every job has ended whose permit may be granted now.
 -- `ready`: a group has a job that may be granted. `kept`: a job that kept its group's permit is due.
 create or replace function faultline.apply_until_room(
   inout limited_queue faultline.limited_queues, fields jsonb, max_jobs integer,

@@ -31,7 +31,7 @@ begin
       where q.limited
         and j.suspended
         and j.next_run_at > faultline.clock()
-        -- Nobody waits for a permit that nobody else wants.
+        -- Only permits that other jobs of the group wait for.
         and exists (select from faultline.open_jobs o where o.in_group and o.queue = j.queue and o.group_key = j.group_key)
     ),
     below as (

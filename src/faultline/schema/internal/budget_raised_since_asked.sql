@@ -1,7 +1,7 @@
 -- Whether a budget was raised since the present run of a job was told how long to wait for it. Before: the caller holds the
--- job's row, and is about to give its lease back. Then it is due at once: who raises a budget wakes the jobs that wait by then,
--- and finds no job that is still running.
--- Locks the budgets that it waits for: who raises one now does so after the caller's commit, and finds the job.
+-- job's row, and is about to give its lease back. Then the job is due at once: raising a budget wakes the jobs that wait by then,
+-- and this one was still running.
+-- Locks the budgets that it waits for: a raise comes after the caller's commit then, and finds the job.
 create or replace function faultline.budget_raised_since_asked(job_id uuid) returns boolean
 language plpgsql volatile
 as $$

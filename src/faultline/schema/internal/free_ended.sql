@@ -20,7 +20,7 @@ begin
     group by g.queue, g.part
     returning queue, group_keys
   loop
-    -- Whoever claims itself wakes nobody.
+    -- A worker that claims again itself wakes no other.
     exit when current_setting('faultline.notify', true) = 'off';
     perform faultline.wake_for_free_permit(one.queue, one.group_keys);
   end loop;

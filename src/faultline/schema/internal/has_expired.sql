@@ -1,4 +1,4 @@
--- Whether a queued job has expired and will never run, although nobody has cancelled it yet: see expire.
+-- Whether a queued job has expired and will never run, although it was not cancelled yet: see expire.
 create or replace function faultline.has_expired(
   state text, fencing_token bigint, expires_at timestamptz, at timestamptz
 ) returns boolean

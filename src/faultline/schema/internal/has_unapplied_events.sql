@@ -7,7 +7,9 @@ as $$
 declare
   -- The numbers of another cluster say nothing.
   bound constant xid8 := case
-    when limited_queue.cluster = faultline.cluster() and limited_queue.seen_to <= pg_snapshot_xmax(pg_current_snapshot()) then limited_queue.seen_to else '0'
+    when limited_queue.cluster = faultline.cluster() and limited_queue.seen_to <= pg_snapshot_xmax(pg_current_snapshot())
+      then limited_queue.seen_to
+    else '0'
   end;
 begin
   return exists (

@@ -1,6 +1,5 @@
 -- Whether a permit of a queue with limits is counted wrong, or a job runs that is not counted. One statement, so one snapshot,
--- in which all accounts must be right: nobody is locked for it, and `maintain_limits` locks the queue only to put right what
--- is wrong.
+-- in which all counts must be right. It locks nothing: `maintain_limits` locks the queue only to correct what is wrong.
 create or replace function faultline.is_miscounted(queue text) returns boolean
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan

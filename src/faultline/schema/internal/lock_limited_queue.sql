@@ -1,4 +1,4 @@
--- Lock a queue with limits for a claim, until the commit: its row, or nothing. Whoever holds it is waited for, for a quarter of a
+-- Lock a queue with limits for a claim, until the commit: its row, or null where another session holds it for a quarter of a
 -- second.
 create or replace function faultline.lock_limited_queue(queue text) returns faultline.limited_queues
 language plpgsql volatile

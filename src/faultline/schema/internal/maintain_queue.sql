@@ -1,5 +1,5 @@
--- Hear what happened to one queue with limits; once a minute, everything, whatever the numbers say: a net under every mistake.
--- Count its permits anew if `miscounted`. Forget groups that have nothing left, up to `most`. Returns how many.
+-- Apply the events of one queue with limits; once a minute all of them, whatever their numbers: a net under every mistake.
+-- Recount its permits if `miscounted`. Forget groups that have nothing left, up to `most`. Returns how many.
 create or replace function faultline.maintain_queue(queue text, most integer, miscounted boolean) returns integer
 language plpgsql volatile
 -- Custom plans: a generic one, made here, would be the one that claims of this session have, too.
@@ -32,7 +32,7 @@ begin
     limited_queue.seen_open := '{}';
   end if;
   limited_queue := (faultline.apply_group_events(limited_queue, due)).limited_queue;
-  -- Turns only grow, and the steps between groups are small: far from zero, they would be lost in a double.
+  -- Virtual times only grow, and the steps between groups are small: far from zero, a double would lose them.
   if limited_queue.virtual_time > 1e6 then
     update faultline.groups g
     set virtual_time = g.virtual_time - limited_queue.virtual_time

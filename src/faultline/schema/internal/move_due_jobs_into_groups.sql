@@ -23,7 +23,7 @@ begin
   ),
   moved as (
     update faultline.open_jobs j
-    -- Its time is up, if it was suspended: nobody need wake it.
+    -- Its time is up, if it was suspended: it needs no other wake-up.
     set in_group = true, group_at = j.next_run_at, next_run_at = '9999-01-01Z', suspended = null
     where j.ctid = any (array(select d.ctid from due_now d))
     returning j.group_key, j.priority, j.group_at

@@ -1,6 +1,5 @@
--- Count the jobs of a queue that run without a permit: they were claimed before it had limits, or in that moment. Those whose
--- rows somebody has locked are counted the next time: `maintain_limits` looks once a minute. Before: the caller holds the
--- queue.
+-- Count the jobs of a queue that run without a permit: they were claimed before it had limits, or in that moment. Rows that are
+-- locked are counted the next time: `maintain_limits` looks once a minute. Before: the caller holds the queue's lock.
 create or replace function faultline.permit_running_jobs(queue text) returns integer
 language plpgsql volatile
 as $$

@@ -1,6 +1,7 @@
--- Let groups, and jobs that keep their group's permit, look again that waited for a permit or a token under the limit before this one, and weigh those anew that hold
--- something. Before: the caller holds the queue, and has written the limit of one group, or of each ('*'). `was`: what
--- it was. Touches no other group: claims wait meanwhile, however many groups a queue has.
+-- After a change of the limit of one group, or of each ('*'): make groups ready that waited for a permit or a token and may go on
+-- now, put jobs forward that keep their group's permit and waited for a token, and give groups that hold something their new
+-- weight. Before: the caller holds the queue's lock and has written the limit. `was`: the limit before.
+-- Writes no other group: claims wait meanwhile, however many groups the queue has.
 create or replace function faultline.recheck_groups(queue text, group_key text, was jsonb) returns void
 language plpgsql volatile
 as $$
@@ -9,7 +10,7 @@ declare
   each_group constant jsonb := faultline.group_limit(recheck_groups.queue, '*');
   old_fields constant jsonb := case recheck_groups.group_key when '*' then '{}' else each_group end || recheck_groups.was;
   new_fields constant jsonb := faultline.group_limit(recheck_groups.queue, recheck_groups.group_key);
-  -- A slower rate is met at the next token.
+  -- A slower rate is read at the next token.
   faster constant boolean := coalesce(
     faultline.rate_of(old_fields) < coalesce(faultline.rate_of(new_fields), 'infinity'), false
   );
@@ -33,7 +34,11 @@ begin
     from faultline.groups o
     where o.queue = recheck_groups.queue
       and (recheck_groups.group_key = '*' or o.group_key = recheck_groups.group_key)
-      and (o.has_waiting and not o.ready and o.not_before is null or faster and o.not_before is not null or reweighed and (o.has_waiting or o.holding > 0))
+      and (
+        o.has_waiting and not o.ready and o.not_before is null
+        or faster and o.not_before is not null
+        or reweighed and (o.has_waiting or o.holding > 0)
+      )
     offset 0
   ) o
   cross join lateral (select faultline.group_limit(recheck_groups.queue, o.group_key) as fields offset 0) l

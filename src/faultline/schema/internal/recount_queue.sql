@@ -1,5 +1,5 @@
--- Count the permits of a queue anew: from the jobs that hold them, and what was given back in events that are not applied
--- yet. One statement, so one snapshot. Before: the caller holds the queue. Returns how many counts were wrong.
+-- Count the permits of a queue: from the jobs that hold them, and from those that were freed by events which are not applied
+-- yet. One statement, so one snapshot. Before: the caller holds the queue's lock. Returns how many counts were wrong.
 create or replace function faultline.recount_queue(queue text) returns integer
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan

@@ -39,7 +39,7 @@ begin
   moment := at + make_interval(secs => least(greatest(missing / rate, 0.1) + 0.001, 31536000));
   until := least(moment, greatest(
     at + (moment - at) / 2, at + interval '1 minute',
-    -- When the bucket is full, if nobody takes anything.
+    -- When the bucket is full, if nothing is taken.
     at + make_interval(secs => least((bucket.effective ->> 'burst')::double precision / rate + 0.001, 31536000))
   ));
   wait := jsonb_build_object(

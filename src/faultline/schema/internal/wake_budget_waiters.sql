@@ -1,7 +1,7 @@
 -- Have the jobs that wait for a budget since before it was raised ask again at once; with `jobs`, only these.
 -- Before: the caller has locked the budget.
--- Waits for no lock: who submits a unique job again holds that job until the end of its own transaction, which may take long.
--- Jobs that are locked are noted, and `reconcile` comes again.
+-- Waits for no lock: a submission that was answered with a unique job holds that job's lock until its transaction ends, which may
+-- take long. Jobs that are locked are noted, and `reconcile` wakes them later.
 create or replace function faultline.wake_budget_waiters(budget text, jobs uuid[] default null) returns void
 language plpgsql volatile
 as $$

@@ -1,8 +1,7 @@
--- Store one budget: what is declared, or what a person has set; the other is null, and stays. Both empty: it is removed, by a
--- person. What is in it stays, up to the
--- new burst. If more may be taken than before, the jobs that wait ask again at once: by the moments that the old rate gave them
--- they would wait for too long. Those that were told to wait and still run see it when they give their lease back: see
--- budget_raised_since_asked. Returns whether anything changed; if so, the journal says what.
+-- Store one budget: what is declared, or what a person has set; the other is null, and stays. Both empty: a person removes it.
+-- What is in it stays, up to the new burst. If more may be taken than before, the jobs that wait ask again at once: by the
+-- moments that the old rate gave them they would wait for too long. Jobs that were told to wait and still run are due at once
+-- when they give their lease back: see budget_raised_since_asked. Returns whether anything changed; if so, the journal says what.
 create or replace function faultline.write_budget(budget text, declared jsonb, override jsonb, signed jsonb) returns boolean
 language plpgsql volatile
 as $$
@@ -37,7 +36,7 @@ begin
         ),
         refilled_at = faultline.refill_moment(b.refilled_at, at)
     where b.name = write_budget.budget;
-    -- Who has set what wins over the code stays on record, whatever is deployed after.
+    -- Who set what wins over the code stays on record, whatever is deployed later.
     update faultline.budgets b
     set changed_at = at, changed_by = signed ->> 'by', reason = signed ->> 'reason'
     where b.name = write_budget.budget and (was.override <> by_people or was.override = '{}');

@@ -617,6 +617,43 @@ create table faultline.groups (
 create index groups_virtual_time on faultline.groups (queue, holding_per_weight, virtual_time, group_key) where ready;
 create index groups_later on faultline.groups (queue, not_before) where not_before is not null;
 
+-- A group as a claim finds it: its limits, and how many of its jobs may be granted now.
+create type faultline.ready_group as (
+  row_id tid,
+  group_key text,
+  holding integer,
+  virtual_time double precision,
+  refilled_at timestamptz,
+  head_priority smallint,
+  head_at timestamptz,
+  head_id uuid,
+  cap integer,
+  rate double precision,
+  weight double precision,
+  tokens double precision,
+  room integer
+);
+
+-- What a claim takes from a group: `jobs` jobs, which are locked, and what is left then.
+create type faultline.served_group as (
+  row_id tid,
+  jobs integer,
+  ctids tid[],
+  holding integer,
+  virtual_time double precision,
+  refilled_at timestamptz,
+  cap integer,
+  rate double precision,
+  weight double precision,
+  tokens double precision,
+  has_more boolean,
+  -- Nobody had locked one of them.
+  are_first boolean,
+  last_priority smallint,
+  last_at timestamptz,
+  last_id uuid
+);
+
 -- What `maintain_limits` forgets.
 create index groups_idle on faultline.groups (queue, changed_second) where not has_waiting and holding = 0;
 

@@ -73,7 +73,7 @@ SCENES = [
         judge=_one_after_the_other,
     ),
     Scenario(
-        "order-fold",
+        "order-maintain",
         "upkeep forgets no permit that a waiting job keeps",
         _STRICT,
         {"holder": does.within(does.fail), "upkeep": does.within(does.maintain_limits, does.recount), "B": does.claims(2)},

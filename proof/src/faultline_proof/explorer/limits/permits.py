@@ -136,14 +136,14 @@ _GIVEN_BACK = [
 
 _COUNTED = [
     _scene(
-        "limit-fold-complete-claim",
+        "limit-maintain-complete-claim",
         "upkeep hears what was freed while others claim",
         upkeep=does.within(does.maintain_limits),
         holder=does.within(does.complete),
         B=does.claims(2),
     ),
     _scene(
-        "limit-fold-undone",
+        "limit-maintain-undone",
         "upkeep dies with what it has heard",
         upkeep=does.undone(does.maintain_limits),
         holder=does.within(does.complete),
@@ -151,7 +151,7 @@ _COUNTED = [
         B=does.claims(),
     ),
     _scene(
-        "limit-fold-empty-group",
+        "limit-maintain-empty-group",
         "upkeep forgets a group without jobs while one is submitted to it",
         does.stage(declared=does.each(1), waiting=1),
         keeps(group=1),

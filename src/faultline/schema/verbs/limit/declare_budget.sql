@@ -10,7 +10,7 @@ declare
   wanted constant jsonb := faultline.checked_budget(declare_budget.budget, declare_budget.declared);
 begin
   perform faultline.read_committed('declare_budget');
-  -- Without a lock: a worker that starts with the same code as ever holds up nobody who takes.
+  -- Without a lock: a worker that starts with the same code as ever delays no job that takes.
   if exists (select from faultline.budgets b where b.name = declare_budget.budget and b.declared = wanted) then
     return false;
   end if;

@@ -1,8 +1,8 @@
--- Keep the accounts of limits small and right, in the background: apply the events of queues that nobody claims from, and
--- once a minute everything; once a minute look whether permits are counted right, and jobs that run have one, and let jobs
--- give way that wait for each other's groups; forget up to `max_groups` groups that have nothing
--- left. Never waits: a queue that somebody holds is left for the next time. At most 50 queues, others each time: a transaction
--- holds the locks of few. Returns how many groups were forgotten.
+-- Upkeep of queues with limits. Returns how many groups were forgotten.
+--   each time      apply the events of queues that no worker claims from; forget up to `max_groups` groups that have nothing left
+--   once a minute  apply all events; correct wrong counts of permits; count jobs that run without one; break deadlocks of groups
+-- Never waits: a queue that is locked is left for the next time. At most 50 queues, others each time, so that one transaction
+-- holds few locks.
 create or replace function faultline.maintain_limits(max_groups integer default 500) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -16,9 +16,9 @@ declare
   forgotten integer := 0;
 begin
   perform faultline.read_committed('maintain_limits');
-  -- Claims wait for its locks, and it promises nothing: what a crash takes back, the next one does again.
+  -- Claims wait for its locks, so it does not wait for the disk: what a crash takes back, the next call does again.
   perform faultline.allow_asynchronous_commit();
-  -- A clock was ahead when `recover` was called: what it holds, it holds no longer than it meant to, from now on.
+  -- The clock was ahead when `recover` was called: its hold lasts, from now on, no longer than it was meant to.
   update faultline.settings s
   set limits_held_until = faultline.clock() + s.limits_held_for
   where s.limits_held_until > faultline.clock() + s.limits_held_for;

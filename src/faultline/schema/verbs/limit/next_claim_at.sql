@@ -1,6 +1,6 @@
--- When to claim from a queue with limits again, if nothing happens before: the earliest moment at which something may be
--- granted that nobody is notified of. Now, if there is something already. Null: whoever makes it possible notifies.
--- `-infinity`: the last claim had not done looking, and the next one goes on: come at once.
+-- When a worker should claim from a queue with limits again, if it is not notified before: the earliest moment at which a job may
+-- start of which no notification tells. Now, if there is such a job already. Null: a notification will tell of all of them.
+-- `-infinity`: the last claim has not looked at everything: claim at once, and the next one goes on.
 create or replace function faultline.next_claim_at(queue text) returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -34,7 +34,7 @@ begin
   end if;
   fields := coalesce((select l.effective from faultline.limits l where l.queue = next_claim_at.queue and l.group_key = ''), '{}');
   happened := faultline.has_unapplied_events(limited_queue);
-  -- Waits for a token of the queue, if it waits for that alone.
+  -- Without the rate: if only a token is missing, the time of the next one counts.
   room := (faultline.queue_room(limited_queue, fields - array['rate', 'per', 'burst'], at)).room;
   return least(
     (

@@ -1,5 +1,5 @@
--- Count the permits of a queue with limits, or of all, anew from the jobs that hold them. Returns how many counts were wrong;
--- the journal says which. Somebody's own SQL, or a restore of some tables, makes it necessary. Claims of a queue wait meanwhile.
+-- Count the permits of a queue with limits, or of all, from the jobs that hold them. Returns how many counts were wrong; the
+-- journal says which. Needed after a restore of single tables, or after SQL that wrote to them. Claims of the queue wait meanwhile.
 create or replace function faultline.recount(queue text default null) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -6,9 +6,9 @@
 -- Before: the caller holds the lease. `number`: of the take, among those of this lease.
 --
 -- In any t seconds at most burst + rate * t tokens are taken, by the clock of the database; nothing gives one back.
--- Who has waited comes before who has just come, unless the bucket is full: what it cannot hold would be lost. Of those who
--- have waited and still find too few, the one that has waited longest is the next: its cost is kept for it until 10 seconds
--- after the moment that it was given, whoever else asks. So small costs do not starve a large one.
+-- A job that has waited comes before one that asks for the first time, unless the bucket is full: what it cannot hold would be
+-- lost. Of the jobs that have waited and still find too few, the one that has waited longest is next: its cost is kept for it
+-- until 10 seconds after the moment that it was given, so small costs do not starve a large one.
 create or replace function faultline.take_budget(
   job_id uuid,
   fencing_token bigint,
@@ -35,7 +35,7 @@ declare
   bucket faultline.budgets;
   wait jsonb;
   has_waited boolean;
-  -- For another one.
+  -- What is kept for another job.
   kept double precision;
   lined_up record;
 begin
@@ -69,24 +69,9 @@ begin
     return query select 'never', null::timestamptz, null::float8, burst, null::text, null::bigint;
     return;
   end if;
-  -- The clock after the lock: what others took meanwhile was taken before.
+  -- The clock is read after the lock: what other jobs took meanwhile was taken before.
   at := faultline.clock();
-  bucket.tokens := faultline.refilled(
-    bucket.tokens, bucket.refilled_at, faultline.rate_of(bucket.effective), burst, at
-  );
-  if bucket.refilled_at > at + interval '1 second' then
-    -- A clock was ahead: nobody waits for the moments that it gave.
-    bucket.reserved_until := at;
-    bucket.next_job := null;
-  end if;
-  bucket.refilled_at := faultline.refill_moment(bucket.refilled_at, at);
-  if bucket.next_until <= at or bucket.next_job <> take_budget.job_id and not exists (
-    select from (select j.state from faultline.open_jobs j where j.id = bucket.next_job offset 0) j
-    where j.state in ('queued', 'running')
-  ) then
-    -- It did not come in time, or has ended: others do not wait for it any longer.
-    bucket.next_job := null;
-  end if;
+  bucket := faultline.refill_budget(bucket, take_budget.job_id, at);
   wait := memory #> array['waits', take_budget.budget];
   has_waited := bucket.next_job is not distinct from take_budget.job_id
     or coalesce((wait ->> 'from')::timestamptz <= at, false);

@@ -1,6 +1,6 @@
 -- Let another worker claim first from a queue whose permits are all in use. A worker with as many slots as the queue has permits
--- would get each one back that it gives: it claims at once, and nobody is woken. Returns whether somebody was woken; then
--- give it a moment before you claim.
+-- would get back each permit that it frees: it claims at once, and no other worker is woken. Returns whether one was woken
+-- here; then wait a moment before you claim.
 create or replace function faultline.yield_to_waiting_worker(queue text, worker_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
