@@ -100,13 +100,10 @@ begin
   end if;
   update faultline.open_jobs j set takes = memory where j.id = take_budget.job_id;
   update faultline.budgets b
-  set tokens = bucket.tokens,
-      refilled_at = bucket.refilled_at,
-      reserved_until = bucket.reserved_until,
-      next_job = bucket.next_job,
-      next_since = bucket.next_since,
-      next_cost = bucket.next_cost,
-      next_until = bucket.next_until
+  set (tokens, refilled_at, reserved_until, next_job, next_since, next_cost, next_until) = (
+    bucket.tokens, bucket.refilled_at, bucket.reserved_until, bucket.next_job, bucket.next_since, bucket.next_cost,
+    bucket.next_until
+  )
   where b.name = take_budget.budget;
   return next;
 end
