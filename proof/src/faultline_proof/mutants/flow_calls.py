@@ -256,8 +256,8 @@ GUARDS: Guards = {
         "makes the job a member of a flow": ("perform faultline.join_flow(receive.job_id);", "null;"),
     },
     "over_at": {
-        "knows when a signal was sent": ("select s.sent_at\n", "select null::timestamptz\n"),
-        "knows when the time of a signal was over": ("return least(timeout, (", "return greatest(null, ("),
+        "knows when a signal was sent": ("select s.sent_at from", "select null::timestamptz from"),
+        "knows when the time of a signal was over": ("return least(timeout, (select", "return greatest(null, (select"),
         "waits until the time is over": ("case when call.until <= over_at.at then call.until end", "call.until"),
         "waits for open jobs": ("bool_and(o.state is null or o.state not in ('queued', 'running'))", "true"),
         "waits until all are enqueued": (" and call.spawned >= call.total\n", "\n"),

@@ -113,6 +113,7 @@ NO_GUARDS: dict[str, str] = {
     **dict.fromkeys(
         ("run_schedule: commits to the disk", "backfill: commits to the disk"), "it enqueues jobs, and that does so, too"
     ),
+    "tick_many: runs with the rights of its owner": "it only calls tick, which does",
     "reopen_flows: plans for full tables": "it looks up one row after the other",
     **dict.fromkeys(
         ("heartbeat: plans for full tables", "tally: plans for full tables"),

@@ -50,6 +50,7 @@ _DURABLE: dict[str, Callable[[Session, Lease], Any]] = {
     "watch": lambda q, lease: q.run(flow.watch(lease, "1", [_other(q)], name="t", digest=None)),
     "collect_outcomes": _take,
     "receive": lambda q, lease: q.run(flow.receive(lease, "1", name="go")),
+    "first_over": lambda q, lease: q.run(flow.first_over(lease, [{"number": "1", "kind": "signal", "name": "go"}])),
     "signal": lambda q, lease: q.run(flow.signal(lease.job_id, "go")),
     "suspend": lambda q, lease: q.run(flow.suspend([lease], [_GO])),
     "resolve": _resolve,
@@ -70,15 +71,23 @@ def _retry(q: Session, lease: Lease) -> None:
     q.run(verbs.retry(lease.job_id))
 
 
+def _forget(q: Session, lease: Lease) -> None:
+    q.run(flow.record(lease, _STEP))
+    q.execute("select faultline.forget_doubtful(%s, '1')", lease.job_id)
+
+
 #: Those that say to the guards which verb writes now.
 _NAMED: dict[str, Callable[[Session, Lease], Any]] = {
     **{verb: _DURABLE[verb] for verb in ("fork", "resolve", "sweep", "continue_as_new")},
     "retry": _retry,
+    "forget_doubtful": _forget,
     "stream": lambda q, lease: q.run(streams.stream(lease, "tokens", 0, "[1]")),
 }
 
 
-@probe("door", "set_current_verb", "fork", "resolve", "sweep", "continue_as_new", "reopen_flows", "stream")
+@probe(
+    "door", "set_current_verb", "fork", "resolve", "sweep", "continue_as_new", "reopen_flows", "stream", "forget_doubtful"
+)
 def a_verb_of_a_flow_leaves_no_door_open(sessions: Sessions) -> None:
     q = sessions.open()
     for verb, call in _NAMED.items():

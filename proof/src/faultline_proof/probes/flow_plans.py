@@ -34,6 +34,20 @@ def _fail_and_sweep(q: Session, lease: Lease) -> None:
     q.run(flow.sweep())
 
 
+def _race(q: Session, lease: Lease) -> None:
+    _spawn(q, lease)
+    waits = [{"number": "1", "kind": "children", "name": "t"}, {"number": "2", "kind": "signal", "name": "go"}]
+    expect("who was first", q.run(flow.first_over(lease, waits)).status, "none")
+    q.run(flow.signal(lease.job_id, "go"))
+    expect("who was first", q.run(flow.first_over(lease, waits)).number, "2")
+
+
+def _undo(q: Session, lease: Lease) -> None:
+    q.run(flow.record(lease, [{"number": "1", "kind": "saga", "name": "saga"}]))
+    q.fail(lease, then="fail")
+    q.run(verbs.undo(lease.job_id))
+
+
 def _wait_and_be_woken(q: Session, lease: Lease) -> None:
     q.run(flow.suspend([lease], [_APPROVAL]))
     q.run(flow.signal(lease.job_id, "go"))
@@ -129,6 +143,8 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
         lambda q, lease: (q.run(flow.record(lease, _STEP)), q.run(flow.continue_as_new([lease], ["{}"]))),
         ("calls", "edges", "signals", "streams", "steps"),
     ),
+    "first_over": (_race, ("calls", "edges", "ledger", "signals")),
+    "undo": (_undo, ("calls", "edges", "ledger")),
     "upstream": (_read_upstream, ("calls", "edges", "ledger")),
     "program_changed": (lambda q, lease: q.run(verbs.program_changed(lease, "code", "it differs")), ("journal",)),
     "wake_changed_programs": (_try_other_code, ("calls", "journal", "ledger")),

@@ -2,24 +2,18 @@
 -- when the last of them had ended; with the policy `fast`, when the first of them had failed. A step when its end was recorded.
 create or replace function faultline.over_at(call faultline.calls, at timestamptz) returns timestamptz
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
   timeout constant timestamptz := case when call.until <= over_at.at then call.until end;
+  -- Not in the query that uses it: there it would be looked for once for each row of the table.
+  kept bigint;
   ended timestamptz;
   failed timestamptz;
 begin
   if call.kind = 'signal' then
-    return least(timeout, (
-      select s.sent_at
-      from faultline.signals s
-      where s.id = faultline.kept_signal(call.job_id, call.name, call.number, call.fresh, call.begun_at)
-    ));
+    kept := faultline.kept_signal(call.job_id, call.name, call.number, call.fresh, call.begun_at);
+    return least(timeout, (select s.sent_at from faultline.signals s where s.id = kept));
   elsif call.kind in ('children', 'watch') then
     -- A job that was pruned has ended at some time before.
     select

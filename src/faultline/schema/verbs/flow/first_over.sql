@@ -40,6 +40,8 @@ declare
   found_call faultline.calls;
   found_at timestamptz;
   next_at timestamptz;
+  -- See over_at.
+  kept bigint;
 begin
   perform faultline.read_committed('first_over');
   if jsonb_typeof(first_over.waits) is distinct from 'array' then
@@ -115,11 +117,12 @@ begin
   if found_call.ended_at is null then
     found_call.outcome := 'done';
     if found_call.kind = 'signal' then
+      kept := faultline.kept_signal(
+        found_call.job_id, found_call.name, found_call.number, found_call.fresh, found_call.begun_at
+      );
       update faultline.signals s
       set received_by = found_call.number, received_at = at
-      where s.id = faultline.kept_signal(
-          found_call.job_id, found_call.name, found_call.number, found_call.fresh, found_call.begun_at
-        )
+      where s.id = kept
         -- Not one that came after the time was over.
         and s.sent_at = found_at
       returning s.payload into found_call.result;
