@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -201,3 +202,47 @@ def test_an_attempt_is_over_also_if_its_last_flush_is_cut_short(app: Faultline, 
 
     with pytest.raises(StaleLease, match="attempt_ended"):
         asyncio.run(write())
+
+
+def test_what_is_written_while_earlier_items_are_sent_is_sent_too(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, begun = Job._write_streams, asyncio.Event()  # noqa: SLF001
+
+    async def slowly(job: Job) -> None:
+        begun.set()
+        await asyncio.sleep(0.1)
+        await write(job)
+
+    monkeypatch.setattr(Job, "_write_streams", slowly)
+
+    @app.task
+    async def think(job: Job) -> None:
+        job.stream("tokens").write("first")
+        await begun.wait()
+        job.stream("tokens").write("last")
+
+    handle = think.enqueue()
+
+    assert work(app, lambda: read(handle)) == ["first", "last"]
+
+
+def test_what_a_blocking_task_writes_while_earlier_items_are_sent_is_sent_too(
+    app: Faultline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, begun = BlockingJob._write_streams, threading.Event()  # noqa: SLF001
+
+    def slowly(job: BlockingJob) -> None:
+        begun.set()
+        time.sleep(0.1)
+        write(job)
+
+    monkeypatch.setattr(BlockingJob, "_write_streams", slowly)
+
+    @app.task
+    def think(job: BlockingJob) -> None:
+        job.stream("tokens").write("first")
+        begun.wait(PATIENCE)
+        job.stream("tokens").write("last")
+
+    handle = think.enqueue()
+
+    assert work(app, lambda: read(handle)) == ["first", "last"]

@@ -18,7 +18,7 @@ from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.blocking_flows import BlockingFlows
 from faultline.app.blocking_transaction import BlockingTransaction
-from faultline.app.streams import COLLECT_SECONDS, Stream, check_stream_name, soon
+from faultline.app.streams import COLLECT_SECONDS, FLUSH_SECONDS, Stream, check_stream_name, soon
 from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import JobTransaction, JoinedTransaction
 from faultline.app.turns import acquired, called
@@ -126,21 +126,31 @@ class BlockingJob(BlockingFlows):
         """
         check_stream_name(name)
         if name not in self._streams:
-            later = soon(COLLECT_SECONDS, self.flush_streams, self._is_over)
+            later = soon(COLLECT_SECONDS, self._flush_in_time, self._is_over)
             self._streams[name] = Stream(self.id, name, later, self._is_repeating)
         return self._streams[name]
 
-    def flush_streams(self) -> None:
+    def _flush_in_time(self) -> None:
         """Write what waits in the streams, unless another branch writes just now: then a little later."""
         if self._turn.locked():
             self._stream_later()
+        else:
+            self.flush_streams()
+
+    def flush_streams(self) -> None:
+        """Write what waits in the streams, now: at the end of an attempt there is no later."""
+        if not acquired(self._turn, FLUSH_SECONDS, self._is_over):
+            if not self._is_over():
+                self._stream_failed(self._no_turn(), for_good=False)
             return
         try:
-            self._take_turn()
-            try:
-                self._write_streams()
-            finally:
-                self._turn.release()
+            self._flush_in_turn()
+        finally:
+            self._turn.release()
+
+    def _flush_in_turn(self) -> None:
+        try:
+            self._write_streams()
         except (FaultlineError, psycopg.Error) as error:
             if not self._is_over():
                 self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
@@ -178,13 +188,13 @@ class BlockingJob(BlockingFlows):
             committed, or refused, together with the completion. Default: a psycopg connection of the worker's.
         """
         self._refuse_nesting(threading.current_thread)
-        if self._streams:
-            self.flush_streams()
         self._take_turn()
         transaction: BlockingTransaction | JoinedTransaction | None = None
-        self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
+            if self._streams:
+                self._flush_in_turn()
+            self._loan = loan = Loan()
             with ExitStack() as lent:
                 transaction = self._open(lent, session, loan)
                 try:

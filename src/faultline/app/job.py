@@ -17,7 +17,7 @@ from faultline.app.async_flows import Flows
 from faultline.app.async_transaction import Transaction
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
-from faultline.app.streams import COLLECT_SECONDS, Stream, asoon, check_stream_name
+from faultline.app.streams import COLLECT_SECONDS, FLUSH_SECONDS, Stream, asoon, check_stream_name
 from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import JobTransaction, JoinedTransaction
 from faultline.app.turns import aacquired, acalled
@@ -134,21 +134,31 @@ class Job(Flows):
         """
         check_stream_name(name)
         if name not in self._streams:
-            later = asoon(COLLECT_SECONDS, self.flush_streams, self._is_over)
+            later = asoon(COLLECT_SECONDS, self._flush_in_time, self._is_over)
             self._streams[name] = Stream(self.id, name, later, self._is_repeating)
         return self._streams[name]
 
-    async def flush_streams(self) -> None:
+    async def _flush_in_time(self) -> None:
         """Write what waits in the streams, unless another branch writes just now: then a little later."""
         if self._turn.locked():
             self._stream_later()
+        else:
+            await self.flush_streams()
+
+    async def flush_streams(self) -> None:
+        """Write what waits in the streams, now: at the end of an attempt there is no later."""
+        if not await aacquired(self._turn, FLUSH_SECONDS, self._is_over):
+            if not self._is_over():
+                self._stream_failed(self._no_turn(), for_good=False)
             return
         try:
-            await self._take_turn()
-            try:
-                await self._write_streams()
-            finally:
-                self._turn.release()
+            await self._flush_in_turn()
+        finally:
+            self._turn.release()
+
+    async def _flush_in_turn(self) -> None:
+        try:
+            await self._write_streams()
         except (FaultlineError, psycopg.Error) as error:
             if not self._is_over():
                 self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
@@ -186,13 +196,13 @@ class Job(Flows):
             committed, or refused, together with the completion. Default: a psycopg connection of the worker's.
         """
         self._refuse_nesting(asyncio.current_task)
-        if self._streams:
-            await self.flush_streams()
         await self._take_turn()
         transaction: Transaction | JoinedTransaction | None = None
-        self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
+            if self._streams:
+                await self._flush_in_turn()
+            self._loan = loan = Loan()
             async with AsyncExitStack() as lent:
                 transaction = await self._open(lent, session, loan)
                 try:

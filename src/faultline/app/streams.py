@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How long items are collected before they are sent.
 COLLECT_SECONDS = 0.1
+#: How long the end of an attempt waits for another branch, to send what is collected. That branch may have been forgotten.
+FLUSH_SECONDS = 5.0
 #: How long a reader waits before it looks again: as often as there can be something new, and less often while there is not.
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 0.05, 0.5
 
