@@ -70,6 +70,7 @@ GUARDS: Guards = {
         "undoes only what nobody goes on with": ("swept.reason is not null", "true"),
     },
     "cancel_children_batch": {
+        "leaves a child alone that undoes": ("c.kind = 'saga' and c.outcome = 'failed'\n", "false\n"),
         "undoes what children have begun": ("  if cancel_children_batch.undo then\n", "  if false then\n"),
         "hands it on to children of children": ("case when cancel_children_batch.undo then 'undo' end", "null"),
     },

@@ -65,6 +65,11 @@ GUARDS: Guards = {
         "starts what comes after over": ("where j.id = any (found || found_behind)", "where j.id = any (found)"),
         "locks the rows": ("      order by j.id\n      for update\n", "      order by j.id\n"),
         "looks again after the lock": ("      where j.state in ('failed', 'cancelled')\n", ""),
+        "leaves the children of forgotten calls as they are": (
+            "where a.id not in (select l.id from left_behind l)",
+            "where true",
+        ),
+        "leaves what is below them as it is": ("      where e.job_id = any (all_ids)\n    )", "      where false\n    )"),
     },
     "open_again": {
         "opens the call at which the program stopped": (
@@ -106,6 +111,7 @@ GUARDS: Guards = {
     },
     "stand_in": {
         "makes a new job": ("if cardinality(olds) = 0 then", "if true then"),
+        "makes one, however often what it comes after is retried": ("c.number = '0'\n      where e.job_id = o.id", "true"),
     },
     "stopped_at": {
         "opens only what failed": (" and c.outcome = 'failed'", ""),

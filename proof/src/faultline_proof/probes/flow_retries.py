@@ -155,6 +155,38 @@ def what_comes_before_a_job_without_arguments_is_not_retried(sessions: Sessions)
         q.run(verbs.retry(ids["a"]))
 
 
+@probe("stand_in", "reopen_flows", "retry")
+def one_job_stands_in_however_many_that_it_comes_after_are_retried(sessions: Sessions) -> None:
+    q = sessions.open()
+    ids = _graph(q, ("a", []), ("b", []), ("c", ["a", "b"]), ("d", []), if_failed="run")
+    q.fail(*[one for one in q.claim() if one.job_id in (ids["a"], ids["b"])], then="fail")
+    expect("woken", Resolver(q).woken(), 1)
+    q.complete(q.claim_one())
+    for name in ("a", "b"):
+        q.run(verbs.retry(ids[name]))
+    expect("jobs", q.value("select count(*) from faultline.jobs where task = 'c'"), 2)
+    expect("invariants", q.broken_invariants(), [])
+
+
+@probe("reopen_flows", "forget_upstream", "retry")
+def children_of_a_job_that_looks_again_stay_as_they_ended(sessions: Sessions) -> None:
+    q = sessions.open()
+    ids, second = _went_on(q)
+    q.execute("select faultline.upstream(%s, %s, %s)", second.job_id, second.fencing_token, second.owner)
+    spawn(q, second, 1)
+    child = q.claim_one(queue="children")
+    spawn(q, child, 1)
+    below = q.claim_one(queue="children")
+    q.fail(below, then="fail")
+    q.run(verbs.collect_outcomes(child, "1"))
+    q.fail(child, then="fail")
+    q.run(verbs.collect_outcomes(second, "1"))
+    q.fail(second, then="fail")
+    q.run(verbs.retry(ids["a"]))
+    expect("states", [q.state(one.job_id).value for one in (second, child, below)], ["queued", "failed", "failed"])
+    expect("invariants", q.broken_invariants(), [])
+
+
 @probe("forget_upstream", "reopen_flows", "retry")
 def a_job_that_failed_with_a_failure_looks_again_when_that_is_retried(sessions: Sessions) -> None:
     q = sessions.open()

@@ -70,6 +70,26 @@ def the_children_of_a_job_whose_saga_has_failed_are_cancelled(sessions: Sessions
     expect("invariants", q.broken_invariants(), [])
 
 
+@probe("cancel_children_batch", "sweep", "begin_undo", "undo")
+def a_child_that_undoes_goes_on_when_its_parent_ends(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease(max_attempts=1)
+    spawn(q, lease, 2)
+    undoes, begun = q.claim(queue="children")
+    for child in (undoes, begun):
+        q.run(verbs.record(child, [_SAGA, _STEP]))
+    _fail_saga(q, undoes)
+    q.fail(lease, then="fail")
+    sweep_all(q)
+    expect("states", [q.state(one.job_id).value for one in (undoes, begun)], ["running", "cancelled"])
+    q.run(verbs.undo(begun.job_id))
+    q.run(verbs.retry(lease.job_id))
+    q.run(verbs.cancel(lease.job_id))
+    sweep_all(q)
+    expect("states then", [q.state(one.job_id).value for one in (undoes, begun)], ["running", "queued"])
+    expect("invariants", q.broken_invariants(), [])
+
+
 @probe("undo", "begin_undo", "only_undo")
 def a_job_that_has_ended_is_undone_and_its_saga_has_failed_by_its_error(sessions: Sessions) -> None:
     q = sessions.open()

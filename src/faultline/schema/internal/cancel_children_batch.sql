@@ -1,4 +1,5 @@
--- Cancel the open children of this job, or of this one of its calls, among the next `max_edges` after a position.
+-- Cancel the open children of this job, or of this one of its calls, among the next `max_edges` after a position. A child whose
+-- saga has failed is left alone: it only undoes, and ends by itself.
 -- With `undo`, those that have begun sagas are queued again to undo them: nobody will go on with them. So are those that an
 -- earlier sweep has cancelled.
 -- Returns where the bite ended, how many edges it read, whether it was the last, and the first child that was locked.
@@ -71,6 +72,9 @@ begin
     from unnest(calls, ids) as u (call_id, job_id)
     join faultline.open_jobs j on j.id = any (array[u.job_id])
     where j.id = any (locked) and j.state in ('queued', 'running') and j.call_id = u.call_id
+      and not exists (
+        select from faultline.calls c where c.job_id = any (array[j.id]) and c.kind = 'saga' and c.outcome = 'failed'
+      )
   ),
   ended as (
     update faultline.open_jobs j

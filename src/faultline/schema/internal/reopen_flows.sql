@@ -78,6 +78,23 @@ begin
     cross join lateral (select c.job_id, c.kind from faultline.calls c where c.id = e.call_id offset 0) c
     where c.kind = 'after' and c.job_id = any (all_ids)
   ));
+  -- Children of what was forgotten stay as they ended, with all that is below them: the job calls new ones.
+  all_ids := array(
+    with recursive left_behind as (
+      select j.id
+      from unnest(all_ids) as a (id)
+      join faultline.open_jobs j on j.id = any (array[a.id])
+      join faultline.calls c on c.id = any (array[j.call_id])
+      where c.outcome = 'closed' and c.number ~ '^0[.]0[.]'
+      union
+      select e.job_id
+      from left_behind l
+      cross join lateral (select c.id from faultline.calls c where c.job_id = l.id and c.kind = 'children' offset 0) c
+      cross join lateral (select e.job_id from faultline.edges e where e.call_id = c.id offset 0) e
+      where e.job_id = any (all_ids)
+    )
+    select a.id from unnest(all_ids) as a (id) where a.id not in (select l.id from left_behind l)
+  );
   all_ids := all_ids || faultline.stand_in(succeeded);
   perform faultline.set_current_verb('');
   return all_ids;

@@ -8,7 +8,17 @@ as $$
 #variable_conflict use_column
 declare
   at constant timestamptz := faultline.clock();
-  olds constant uuid[] := array(select o.id from unnest(stand_in.job_ids) as o (id) order by o.id);
+  -- Not those for which an earlier retry has made one: they belong to the flow under a call that is over.
+  olds constant uuid[] := array(
+    select o.id
+    from unnest(stand_in.job_ids) as o (id)
+    where exists (
+      select from faultline.edges e
+      join faultline.calls c on c.id = e.call_id and c.kind = 'children' and c.number = '0'
+      where e.job_id = o.id
+    )
+    order by o.id
+  );
   news constant uuid[] := array(select faultline.new_id(1) from unnest(olds));
   root record;
 begin
@@ -55,9 +65,11 @@ begin
     where e.job_id = any (olds)
   loop
     with call as (
-      insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome)
-      select root.job_id, '0.0.' || coalesce(max(c.id), 0) + 1, 'children', 'replaced', 0, at, at, 'closed'
-      from faultline.calls c where c.job_id = root.job_id
+      insert into faultline.calls (id, job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome)
+      overriding system value
+      -- Under a number that no other retry of this moment takes.
+      select n.id, root.job_id, '0.0.' || n.id, 'children', 'replaced', 0, at, at, 'closed'
+      from nextval(pg_get_serial_sequence('faultline.calls', 'id')) as n (id)
       returning id
     )
     insert into faultline.edges (call_id, index, job_id)
