@@ -90,8 +90,12 @@ GUARDS: Guards = {
     "pick_groups": {
         "passes many groups that are empty": ("      perform faultline.clear_gone(limited_queue, due);\n", "      null;\n"),
         "moves on where groups come in": (
-            "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time) + cardinality(picked) * 1e-6;",
+            "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time + 1) + cardinality(picked) * 1e-6;",
             "limited_queue.arrival_virtual_time;",
+        ),
+        "puts groups that come in behind those that were served just before": (
+            "limited_queue.virtual_time + 1)",
+            "limited_queue.virtual_time)",
         ),
     },
     "list_ready_groups": {
@@ -227,7 +231,6 @@ GUARDS: Guards = {
         "leaves those that kept a permit": "      and r.has_permit is null\n",
     },
     "is_miscounted": {
-        "sees jobs that run without a permit": ("select from permits p where p.has_permit is null", "select where false"),
         "looks at what the queue holds": (
             "select l.holding <> (select",
             "select l.holding < 0 and 0 = (select",

@@ -270,3 +270,19 @@ def a_fold_holds_the_locks_of_few_queues(sessions: Sessions) -> None:
             return
         q.execute("select faultline.maintain_limits()")
     raise AssertionError("some queues were never folded")
+
+
+@probe("pick_groups", "apply_events_to_groups", "save_served_groups")
+def a_group_that_waits_is_served_however_many_come_in_after_it(sessions: Sessions) -> None:
+    """One job of a new group comes in before each claim. All that wait share alike, so the gaps grow by one each time."""
+    q = sessions.open()
+    limit(q, concurrency=1)
+    put(q, "waits", 30)
+    served = []
+    for nth in range(60):
+        put(q, f"new {nth}", 1)
+        held = take(q, 1)
+        served += groups(held)
+        done(q, *held)
+    enough = 9
+    expect("served often enough", min(served.count("waits"), enough), enough)

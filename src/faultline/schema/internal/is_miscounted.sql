@@ -9,12 +9,12 @@ as $$
 begin
   return (
     with permits as materialized (
-      select j.group_key, j.has_permit, true as runs
+      select j.group_key, true as runs
       from faultline.open_jobs j
       where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = is_miscounted.queue
       union all
       -- Kept while its job waits for another attempt.
-      select j.group_key, j.has_permit, false
+      select j.group_key, false
       from faultline.open_jobs j
       where j.queue = is_miscounted.queue
         and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.has_permit
@@ -22,9 +22,7 @@ begin
     events as materialized (
       select e.freed, e.group_keys, e.freed_groups from faultline.group_events e where e.queue = is_miscounted.queue
     )
-    select exists (
-      select from permits p where p.has_permit is null
-    ) or (
+    select (
       select l.holding <> (select count(*) from permits p where p.runs) + (select coalesce(sum(e.freed), 0) from events e)
       from faultline.limited_queues l
       where l.queue = is_miscounted.queue

@@ -26,9 +26,10 @@ begin
     limited_queue.virtual_time := greatest(
       limited_queue.virtual_time, (select min(s.virtual_time) from unnest(served) s where s.jobs > 0)
     );
-    -- A group that comes in after this grant stands behind those that came in before it.
+    -- A group that comes in after this grant stands where one of weight 1 stands that was served now: behind those that wait, also
+    -- those that were served just before.
     limited_queue.arrival_virtual_time :=
-      greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time) + cardinality(picked) * 1e-6;
+      greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time + 1) + cardinality(picked) * 1e-6;
     if picked = '{}' then
       perform faultline.clear_gone(limited_queue, due);
     end if;
