@@ -34,13 +34,12 @@ GUARDS: Guards = {
     "apply_events_to_groups": {
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
         "gives no turn to an empty group": (
-            " and (coalesce(g.has_waiting, false) or j.priority is not null) as ready",
-            " as ready",
+            " and (coalesce(g.has_waiting, false) or j.priority is not null) as may_start",
+            " as may_start",
         ),
-        "gives a turn only where there is room": (
-            "h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end",
-            "true",
-        ),
+        "gives a turn only where there is room": ("h.holding < l.cap and", "true and"),
+        "gives a turn only where there is a token": ("k.may_start and (k.tokens < 1) is not true", "k.may_start"),
+        "looks again when there is a token": ("due + make_interval(secs => (1 - k.tokens) / k.rate)", "null"),
         "takes in no group whose jobs are gone": (
             "where s.priority is not null and exists (",
             "where s.priority is not null or exists (",

@@ -193,6 +193,11 @@ GUARDS: Guards = {
         "lets those look again who waited for a token": ("g.not_before is not null and faster\n", "false\n"),
         "weighs anew": (" or reweighed and (o.has_waiting or o.holding > 0)", ""),
         "begins with the turns again": ("case when not reweighed then g.virtual_time end", "g.virtual_time"),
+        "makes no group ready that has no token": ("\n        and (t.tokens < 1) is not true", ""),
+        "looks again when there is a token": (
+            "at + make_interval(secs => (1 - t.tokens) / faultline.rate_of(l.fields))",
+            "null",
+        ),
         "puts who may go on behind those who wait": (
             "select s.arrival_virtual_time from",
             "select null::double precision from",

@@ -134,6 +134,39 @@ def groups_whose_jobs_are_gone_before_claims_hear_of_them_are_not_looked_at(sess
     expect("known", q.execute("select group_key from faultline.groups"), [("fresh",)])
 
 
+@probe("apply_events_to_groups", "recheck_groups")
+def groups_without_a_token_hide_no_job_that_may_start(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=100)
+    limit(q, "*", rate=1, per=3600, burst=1)
+    put_each(q, 300)
+    for _ in range(3):
+        done(q, *take(q, 100))
+    limit(q, concurrency=1)
+    put_each(q, 300)
+    for rate, fresh in ((1, "fresh"), (2, "another")):
+        limit(q, "*", rate=rate, per=3600, burst=1)
+        put(q, fresh, 1)
+        held = take(q, 1)
+        expect(f"granted at {rate} an hour", groups(held), [fresh])
+        done(q, *held)
+    expect("without a token", take(q, 1), [])
+    expect_right_accounts(q)
+
+
+@probe("apply_events_to_groups")
+def a_group_that_comes_in_without_a_token_starts_when_it_has_one(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", rate=1, per=3600, burst=1)
+    put(q, "a", 1)
+    done(q, *take(q))
+    put(q, "a", 1)
+    expect("without a token", take(q), [])
+    sessions.clock.advance(3600)
+    expect("with one", groups(take(q)), ["a"])
+
+
 @probe("pick_groups", "clear_gone")
 def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sessions) -> None:
     """Not those whose jobs are there, nor those that hold a permit."""

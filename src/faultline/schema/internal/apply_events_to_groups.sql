@@ -13,6 +13,8 @@ declare
   );
   -- Read from the fields once, and not for every group.
   each_cap constant integer := coalesce(faultline.cap_of(each_group), 2147483647);
+  each_rate constant double precision := faultline.rate_of(each_group);
+  each_burst constant double precision := (each_group ->> 'burst')::double precision;
   each_weight constant double precision := faultline.weight_of(each_group);
   have_own constant boolean := exists (
     select from faultline.limits l where l.queue = limited_queue.queue and l.group_key not in ('', '*')
@@ -28,14 +30,13 @@ begin
         when g.ready then limited_queue.virtual_time
         else limited_queue.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9
       end as arrival_virtual_time,
-      case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
-      h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end
-        and g.not_before is null and (coalesce(g.has_waiting, false) or j.priority is not null) as ready
+      l.weight, l.rate, l.tokens,
+      h.holding < l.cap and g.not_before is null and (coalesce(g.has_waiting, false) or j.priority is not null) as may_start
     from unnest(
       apply_events_to_groups.group_keys, apply_events_to_groups.freed_groups, apply_events_to_groups.priorities, apply_events_to_groups.run_ats
     ) as s (group_key, freed_group, priority, run_at)
     left join lateral (
-      select g.ctid as row_id, g.holding, g.has_waiting, g.ready, g.not_before from faultline.groups g
+      select g.ctid as row_id, g.* from faultline.groups g
       where g.group_key = s.group_key and g.queue = limited_queue.queue
       order by g.changed_second desc
       limit 1
@@ -46,6 +47,18 @@ begin
       where have_own and o.queue = limited_queue.queue and o.group_key = s.group_key
       limit 1
     ) o on true
+    cross join lateral (
+      select
+        case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end as cap,
+        case when o.fields is null then each_rate else faultline.rate_of(o.fields) end as rate,
+        case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
+        faultline.refilled(
+          g.tokens, g.refilled_at,
+          case when o.fields is null then each_rate else faultline.rate_of(o.fields) end,
+          case when o.fields is null then each_burst else (o.fields ->> 'burst')::double precision end, due
+        ) as tokens
+      offset 0
+    ) l
     cross join lateral (select greatest(0, coalesce(g.holding, 0) - s.freed_group) as holding) h
     -- What came in may be gone: cancelled or expired with many others. A claim would look at each of their groups for nothing.
     left join lateral (
@@ -65,8 +78,10 @@ begin
         holding_per_weight = k.holding / k.weight,
         has_waiting = g.has_waiting or k.priority is not null,
         -- An empty group is given no virtual time: claims would look at it for nothing.
-        ready = k.ready,
-        virtual_time = case when k.ready then greatest(g.virtual_time, k.arrival_virtual_time) else g.virtual_time end,
+        ready = k.may_start and (k.tokens < 1) is not true,
+        -- A group without a token is looked at when it has one, and not before: claims would look at it for nothing.
+        not_before = case when k.may_start and k.tokens < 1 then due + make_interval(secs => (1 - k.tokens) / k.rate) else g.not_before end,
+        virtual_time = case when k.may_start then greatest(g.virtual_time, k.arrival_virtual_time) else g.virtual_time end,
         head_priority = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.priority else g.head_priority end,
         head_at = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end,
         head_id = case when (k.priority, k.run_at) <= (g.head_priority, g.head_at)
@@ -82,7 +97,7 @@ begin
     )
     select
       k.group_key, limited_queue.queue, second, k.holding, k.holding / k.weight, k.arrival_virtual_time, k.priority is not null,
-      k.ready, coalesce(k.priority, -32768), coalesce(k.run_at, '-infinity')
+      k.may_start, coalesce(k.priority, -32768), coalesce(k.run_at, '-infinity')
     from known k
     where k.row_id is null and (k.priority is not null or k.freed_group < 0)
   )

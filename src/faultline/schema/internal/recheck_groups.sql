@@ -7,6 +7,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
+  at constant timestamptz := faultline.clock();
   each_group constant jsonb := faultline.group_limit(recheck_groups.queue, '*');
   old_fields constant jsonb := case recheck_groups.group_key when '*' then '{}' else each_group end || recheck_groups.was;
   new_fields constant jsonb := faultline.group_limit(recheck_groups.queue, recheck_groups.group_key);
@@ -17,8 +18,12 @@ declare
   reweighed constant boolean := faultline.weight_of(old_fields) <> faultline.weight_of(new_fields);
 begin
   update faultline.groups g
-  set ready = g.has_waiting and (faster or g.not_before is null) and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647),
-      not_before = case when not faster then g.not_before end,
+  set ready = g.has_waiting and (faster or g.not_before is null) and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647)
+        and (t.tokens < 1) is not true,
+      not_before = case
+        when not faster then g.not_before
+        when t.tokens < 1 then at + make_interval(secs => (1 - t.tokens) / faultline.rate_of(l.fields))
+      end,
       holding_per_weight = g.holding / faultline.weight_of(l.fields),
       -- Its virtual time grew by its old weight: it begins again.
       virtual_time = coalesce(greatest(
@@ -30,7 +35,7 @@ begin
       ), g.virtual_time)
   from (
     -- By the cheap columns first.
-    select o.ctid, o.group_key
+    select o.ctid, o.group_key, o.tokens, o.refilled_at
     from faultline.groups o
     where o.queue = recheck_groups.queue
       and (recheck_groups.group_key = '*' or o.group_key = recheck_groups.group_key)
@@ -42,6 +47,12 @@ begin
     offset 0
   ) o
   cross join lateral (select faultline.group_limit(recheck_groups.queue, o.group_key) as fields offset 0) l
+  cross join lateral (
+    select case when faster then faultline.refilled(
+      o.tokens, o.refilled_at, faultline.rate_of(l.fields), (l.fields ->> 'burst')::double precision, at
+    ) end as tokens
+    offset 0
+  ) t
   where g.ctid = o.ctid
     and (
       g.not_before is not null and faster
