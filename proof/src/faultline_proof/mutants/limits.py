@@ -61,7 +61,7 @@ GUARDS: Guards = {
             "limited_queue.unfinished := part.more;",
             "limited_queue.unfinished := false;",
         ),
-        "lets groups be ready whose time has come": "    perform faultline.mark_groups_ready(limited_queue, due);\n",
+        "lets groups be ready whose time has come": "    limited_queue := faultline.mark_groups_ready(limited_queue, due);\n",
         "grants no more than the queue may": ("room := least(part.room, max_jobs)", "room := max_jobs"),
     },
     "pick_jobs": {
@@ -205,8 +205,12 @@ GUARDS: Guards = {
     },
     "mark_groups_ready": {
         "puts who waited behind those who wait": (
-            "greatest(g.virtual_time, limited_queue.arrival_virtual_time)",
+            "greatest(g.virtual_time, limited_queue.arrival_virtual_time + n.nth * 1e-9)",
             "g.virtual_time",
+        ),
+        "puts them behind one that waits": (
+            "limited_queue.arrival_virtual_time + n.nth * 1e-9",
+            "limited_queue.virtual_time",
         ),
     },
     "recount_queue": {

@@ -86,6 +86,22 @@ def groups_take_turns_and_jobs_of_none_get_half(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
+@probe("free_permits")
+def a_head_that_is_cancelled_while_it_waits_gives_its_groups_permit_back_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=2)
+    limit(q, "*", ordered=True)
+    put(q, "a", 2)
+    put(q, None, 1)
+    for held in take(q, 2):
+        if held.group:
+            failed(q, held)
+            q.execute("select faultline.cancel(%s)", held.job_id)
+    expect_right_accounts(q)
+    expect("granted then", groups(take(q)), ["a"])
+    expect_right_accounts(q)
+
+
 @probe("free_permits", "free_ended", "complete")
 def a_permit_is_free_however_its_lease_ends(sessions: Sessions) -> None:
     q = sessions.open()

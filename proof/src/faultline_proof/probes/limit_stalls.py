@@ -167,6 +167,25 @@ def a_group_that_comes_in_without_a_token_starts_when_it_has_one(sessions: Sessi
     expect("with one", groups(take(q)), ["a"])
 
 
+@probe("mark_groups_ready", "apply_until_room")
+def groups_whose_jobs_are_locked_do_not_stop_the_others(sessions: Sessions) -> None:
+    """A transaction that is open was answered with the queued job of each of them."""
+    q, other = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=1)
+    jobs = json.dumps([{"task": "t", "group": f"g{nth}", "unique": {"key": f"u{nth}"}} for nth in range(60)])
+    q.execute("select from faultline.enqueue_many(%s::text)", jobs)
+    other.begin()
+    other.execute("select from faultline.enqueue_many(%s::text)", jobs)
+    put(q, "z", 1)
+    found: list[str] = []
+    for _ in range(5):
+        found += groups(take(q, 1))
+        sessions.clock.advance(0.2)
+    expect("granted", found, ["z"])
+    other.rollback()
+
+
 @probe("pick_groups", "clear_gone")
 def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sessions) -> None:
     """Not those whose jobs are there, nor those that hold a permit."""

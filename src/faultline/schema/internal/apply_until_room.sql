@@ -32,7 +32,7 @@ begin
     exit when not limited_queue.unfinished or room <= 0 or ready or kept;
   end loop;
   if later then
-    perform faultline.mark_groups_ready(limited_queue, due);
+    limited_queue := faultline.mark_groups_ready(limited_queue, due);
   end if;
 end
 $$;
