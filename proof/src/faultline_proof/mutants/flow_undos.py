@@ -62,6 +62,7 @@ GUARDS: Guards = {
         "gives attempts for undos once": ("more_attempts => not undoes", "more_attempts => true"),
     },
     "cancel": {
+        "undoes also what was cancelled before": ("elsif job.state = 'cancelled' and cancel.undo", "elsif false"),
         "undoes only if asked": ("if cancel.undo and job.flow_id", "if job.flow_id"),
         "undoes if asked": ("if cancel.undo and job.flow_id", "if false and job.flow_id"),
         "has children undone too": ("case when cancel.undo then 'undo' end", "null"),

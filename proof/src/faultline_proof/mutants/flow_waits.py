@@ -349,6 +349,9 @@ GUARDS: Guards = {
             "null;",
         ),
         "clears the mark of waiting": (",\n        suspended = null", ""),
-        "tells those who resolve": ("perform faultline.wake_resolvers();", "null;"),
+        "tells those who resolve": (
+            "job.watched then\n      perform faultline.wake_resolvers();",
+            "job.watched then\n      null;",
+        ),
     },
 }

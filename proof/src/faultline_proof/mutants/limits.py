@@ -61,7 +61,7 @@ GUARDS: Guards = {
             "limited_queue.unfinished := part.more;",
             "limited_queue.unfinished := false;",
         ),
-        "lets groups be ready whose time has come": "    limited_queue := faultline.mark_groups_ready(limited_queue, due);\n",
+        "makes groups ready whose time has come": "    limited_queue := faultline.mark_groups_ready(limited_queue, due);\n",
         "grants no more than the queue may": ("room := least(part.room, max_jobs)", "room := max_jobs"),
     },
     "pick_jobs": {

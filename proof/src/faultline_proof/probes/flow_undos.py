@@ -90,6 +90,16 @@ def a_child_that_undoes_goes_on_when_its_parent_ends(sessions: Sessions) -> None
     expect("invariants", q.broken_invariants(), [])
 
 
+@probe("cancel", "begin_undo")
+def a_job_that_was_cancelled_is_undone_by_a_cancel_that_asks_for_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = _begun(q)
+    expect("cancelled", q.run(verbs.cancel(lease.job_id)).value, "cancelled")
+    expect("cancelled again", q.run(verbs.cancel(lease.job_id)).value, "cancelled")
+    expect("undone", q.run(verbs.cancel(lease.job_id, undo=True)).value, "queued")
+    q.complete(q.claim_one())
+
+
 @probe("undo", "begin_undo", "only_undo")
 def a_job_that_has_ended_is_undone_and_its_saga_has_failed_by_its_error(sessions: Sessions) -> None:
     q = sessions.open()

@@ -31,7 +31,15 @@ begin
   if not found then
     perform faultline.not_open(cancel.job_id, 'cancelled', cancel.only_queues);
   elsif job.state = 'failed' then
-    raise exception 'job % has failed and cannot be cancelled', cancel.job_id using errcode = 'FL002';
+    raise exception 'job % has failed and cannot be cancelled', cancel.job_id
+      using errcode = 'FL002', hint = 'undo it, if what its sagas have begun is to be undone';
+  elsif job.state = 'cancelled' and cancel.undo and job.flow_id is not null then
+    -- It was cancelled without that before.
+    insert into faultline.sweeps (job_id, reason) values (cancel.job_id, 'undo');
+    perform faultline.wake_resolvers();
+    if faultline.begin_undo(cancel.job_id, signed) then
+      return 'queued';
+    end if;
   elsif job.state in ('queued', 'running') then
     update faultline.open_jobs j
     set state = 'cancelled',
