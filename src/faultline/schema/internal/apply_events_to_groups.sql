@@ -33,7 +33,8 @@ begin
       l.weight, l.rate, l.tokens,
       h.holding < l.cap and g.not_before is null and (coalesce(g.has_waiting, false) or j.priority is not null) as may_start
     from unnest(
-      apply_events_to_groups.group_keys, apply_events_to_groups.freed_groups, apply_events_to_groups.priorities, apply_events_to_groups.run_ats
+      apply_events_to_groups.group_keys, apply_events_to_groups.freed_groups, apply_events_to_groups.priorities,
+      apply_events_to_groups.run_ats
     ) as s (group_key, freed_group, priority, run_at)
     left join lateral (
       select g.ctid as row_id, g.* from faultline.groups g
@@ -80,7 +81,10 @@ begin
         -- An empty group is given no virtual time: claims would look at it for nothing.
         ready = k.may_start and (k.tokens < 1) is not true,
         -- A group without a token is looked at when it has one, and not before: claims would look at it for nothing.
-        not_before = case when k.may_start and k.tokens < 1 then due + make_interval(secs => (1 - k.tokens) / k.rate) else g.not_before end,
+        not_before = case
+          when k.may_start and k.tokens < 1 then due + make_interval(secs => (1 - k.tokens) / k.rate)
+          else g.not_before
+        end,
         virtual_time = case when k.may_start then greatest(g.virtual_time, k.arrival_virtual_time) else g.virtual_time end,
         head_priority = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.priority else g.head_priority end,
         head_at = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end,

@@ -1,7 +1,7 @@
 -- A claim of a queue with limits: no more than they allow, and in fair order of its groups.
 -- Its claims come one after another, each until its commit: all counting is done by one session at a time, on rows that nobody
--- else writes. So limits are strict, and nobody but a claim ever waits for one. Whoever has waited for a quarter of a second
--- gets nothing, and claims again.
+-- else writes. So limits are strict, and only claims wait for them. A claim that has waited for a quarter of a second gets
+-- nothing, and its worker claims again.
 -- It is planned as `claim` is, whose settings it has, and so are the functions that it calls. Each of them has a statement of
 -- many parts, which takes longer to set up than a look whether there is anything to do: so that is looked at first.
 create or replace function faultline.claim_limited(

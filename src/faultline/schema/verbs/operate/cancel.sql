@@ -4,7 +4,7 @@
 -- Waits while the job's own transaction locks the row, and raises FL002 if that completes the job. With `only_queues`,
 -- a job of any other queue is not found. The journal records who did it and why: see signature.
 -- With `undo`, a job with a saga that it has not left is then queued again, to undo it, and ends as cancelled: see begin_undo. So
--- are its children.
+-- are its children. That holds for a job that was cancelled before, too.
 create or replace function faultline.cancel(
   job_id uuid,
   reason text default null,
