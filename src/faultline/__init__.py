@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from faultline.core.errors import ChildFailed as ChildFailed
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import CostTooHigh as CostTooHigh
+    from faultline.core.errors import DatabaseBusy as DatabaseBusy
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
     from faultline.core.errors import EmbeddedError as EmbeddedError
     from faultline.core.errors import FaultlineError as FaultlineError
@@ -138,8 +139,8 @@ _HOME = {
     "app.transaction": "JoinedTransaction",
     "app.uniqueness": "Unique",
     "core.errors": (
-        "BudgetNotFound ChildFailed ConfigError CostTooHigh DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
-        "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
+        "BudgetNotFound ChildFailed ConfigError CostTooHigh DatabaseBusy DatabaseUnavailable EmbeddedError FaultlineError "
+        "FenceBroken FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
         "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound "
         "RecoverBlocked ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind "
         "SchemaError SchemaMissing ScheduleNotFound SignalTimeout StaleLease StatementTimeout StepFailed SetupError "

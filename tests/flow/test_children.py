@@ -437,4 +437,4 @@ def until_states(app: Faultline, wanted: dict[str, int]) -> Any:
 def test_the_digest_of_children_depends_on_what_the_arguments_are_and_not_on_how_they_are_written(value: str) -> None:
     written, spaced = (Submission("t", text) for text in (f'{{"n":{value}}}', f'{{ "n" : {value} }}'))
 
-    assert digest_of_jobs([written]) == digest_of_jobs([spaced])
+    assert digest_of_jobs([written], ()) == digest_of_jobs([spaced], ())

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 
 from faultline import Faultline, IllegalTransition, Job, JobFailed, JobNotFound, JobRejected, JobState
-from tests.flow.running import calls, ended, job_of, journal, signals, waits
+from tests.flow.running import calls, ended, job_of, journal, journals, signals, waits
 from tests.worker.working import results
 
 if TYPE_CHECKING:
-    from faultline import Task
+    from faultline import JobHandle, Task
 
 
 class Shop:
@@ -292,3 +292,59 @@ def test_arguments_that_were_not_kept_must_be_given(app: Faultline) -> None:
     with pytest.raises(JobRejected, match="its own were not kept"):
         handle.fork()
     assert ended(app, handle.fork(args={"word": "open"})) == "open"
+
+
+@pytest.mark.parametrize("key", ["key-7", "ducks"])
+def test_a_fork_keeps_calls_that_were_given_what_names_the_job(app: Faultline, key: str) -> None:
+    """Its id and its key are those of the fork now. Other arguments are compared as ever."""
+    ran: list[str] = []
+
+    @app.step
+    def publish(topic: str, key: str) -> str:
+        ran.append(f"publish {topic}")
+        return key
+
+    @app.step
+    def end(topic: str) -> str:
+        ran.append("end")
+        return topic
+
+    @app.task
+    def note(owner: str) -> str:
+        ran.append("note")
+        return owner
+
+    @app.task
+    async def article(job: Job, topic: str) -> list[Any]:
+        async def part(owner: Any) -> list[Any]:
+            return [await job.do(publish, "part", str(owner)), await job.step("own", lambda: job.id.hex)]
+
+        await job.do(end, topic)
+        found = [
+            await job.do(publish, topic, job.idempotency_key),
+            await job.do(publish, topic, f"article {job.id}"),
+            await job.call(note, str(job.id)),
+            *await job.gather(job.branch(part, job.id), job.branch(part, job.idempotency_key)),
+        ]
+        await job.do(end, topic)
+        return found
+
+    handle = article.options(idempotency_key=key).enqueue("ducks")
+    first = ended(app, handle)
+    assert isinstance(first, list), first
+    ran.clear()
+
+    for fork in (handle.fork(before=7), handle.fork(before=7).fork()):
+        assert ended(app, fork) == first
+    assert ran == ["end"] * 3
+
+    if key == "ducks":
+        return  # nobody knows which of the two a text was
+    other = handle.fork(before=7, args={"topic": "geese"})
+    ended(app, other, journals(app, "program_changed"), _cancels)
+    assert "had other arguments" in str(journal(app, other, "program_changed")[0])
+    assert ran == ["end"] * 3
+
+
+async def _cancels(handle: JobHandle[Any]) -> None:
+    await handle.acancel()

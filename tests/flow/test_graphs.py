@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline import BlockingJob, Faultline, Job, JobCancelled, JobFailed, JobRejected, JobState, KeyConflict
+from faultline import BlockingJob, ContinueAsNew, Faultline, Job, JobCancelled, JobFailed, JobRejected, JobState, KeyConflict
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
@@ -168,3 +168,19 @@ def test_a_graph_that_makes_no_sense_is_refused(app: Faultline) -> None:
         flow.add(known["load"], after=[crm], if_failed="maybe")  # type: ignore[arg-type]
     with pytest.raises(JobRejected, match="source"):
         flow.add(known["extract"], colour="red")
+
+
+def test_a_job_of_a_graph_that_starts_over_still_has_what_it_came_after(app: Faultline) -> None:
+    @app.task
+    def source() -> str:
+        return "data"
+
+    @app.task
+    async def load(job: Job, n: int = 0) -> Any:
+        found = [one.result for one in (await job.upstream()).values()]
+        return ContinueAsNew(n + 1) if n < 2 else found
+
+    with app.flow("nightly") as flow:
+        flow.add(load, after=[flow.add(source)])
+
+    assert results(app, [flow.enqueue()]) == [{"load": ["data"]}]

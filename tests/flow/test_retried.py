@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
-from faultline import BlockingJob, Cancel, ChildFailed, Faultline, IllegalTransition, Job, SignalTimeout, StepFailed, operate
+from faultline import (
+    BlockingJob,
+    Cancel,
+    ChildFailed,
+    DatabaseBusy,
+    Faultline,
+    IllegalTransition,
+    Job,
+    SignalTimeout,
+    StepFailed,
+    operate,
+)
 from faultline.store.reads.failures import FailedFilter
 from faultline.testing import Drained, drain, frozen_time
+from tests.waiting import until
+from tests.worker.working import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -536,3 +550,82 @@ def test_a_retry_that_would_leave_a_result_of_the_failure_is_refused(app: Faultl
     # Of b, its parent is to be retried, and that is refused.
     assert (work.jobs, work.refused) == (0, 2)
     assert graph.handle.jobs["load"].job().state == "cancelled"
+
+
+def test_a_job_is_not_retried_while_its_child_is_undone(app: Faultline) -> None:
+    """The child would end as cancelled, and its parent by that, in a run that nobody wants."""
+    undone: list[int] = []
+
+    @app.step
+    def flight() -> int:
+        return 1
+
+    @app.step
+    def cancel_flight(_: int | None) -> None:
+        undone.append(1)
+
+    @app.task(queue="trips")
+    async def trip(job: Job) -> None:
+        async with job.saga() as saga:
+            await saga.do(flight, undo=cancel_flight)
+            await job.receive("go")
+
+    @app.task
+    async def tour(job: Job) -> None:
+        await job.call(trip)
+
+    handle = tour.enqueue()
+    drain(app)
+    handle.cancel(undo=True)
+    drain(app, "default")
+    assert undone == []
+
+    with pytest.raises(DatabaseBusy, match=r"cannot be retried yet: its child .* is being undone; try again when"):
+        handle.retry()
+    drain(app)
+    assert undone == [1]
+    with pytest.raises(IllegalTransition, match=r"the saga of its child .* was undone"):
+        handle.retry()
+
+
+def test_two_who_retry_in_one_graph_do_not_wait_for_each_other(app: Faultline, dsn: str) -> None:
+    """One locks what comes after its job, one after the other; the other one may have locked the last of them first."""
+
+    @app.task(max_attempts=1)
+    def part() -> None:
+        raise ValueError("broken")
+
+    @app.task
+    async def waiting(job: Job) -> None:
+        await job.receive("go")
+
+    with app.flow("graph") as flow:
+        flow.add(waiting)
+        first, second = flow.add(part, name="first"), flow.add(part, name="second")
+        middle = flow.add(part, name="middle", after=[first, second], if_failed="run")
+        flow.add(part, name="last", after=[middle], if_failed="run")
+    handle = flow.enqueue()
+    drain(app)
+    ids = {name: one.id for name, one in handle.jobs.items()}
+
+    with contextlib.ExitStack() as stack:
+        holder, one, other, watcher = (stack.enter_context(psycopg.connect(dsn, autocommit=True)) for _ in range(4))
+        threads = stack.enter_context(ThreadPoolExecutor(2))
+        with holder.transaction():
+            holder.execute("select from faultline.open_jobs where id = %s for update", (ids["middle"],))
+            answers = [threads.submit(one.execute, "select faultline.retry(%s)", (ids["first"],))]
+            _until_it_waits(watcher, one)
+            # All but the first and the middle one.
+            answers.append(threads.submit(other.execute, "select (faultline.retry_failed()).retried"))
+            with contextlib.suppress(TimeoutError):
+                answers[1].result(1)
+            # The server looks for deadlocks a second after a statement began to wait.
+        found = [answer.result(PATIENCE).fetchone() for answer in answers]
+
+    assert found == [("queued",), (0,)]
+    assert [app.job(ids[name]).state.value for name in ("first", "middle", "last")] == ["queued"] * 3
+
+
+def _until_it_waits(connection: psycopg.Connection, other: psycopg.Connection) -> None:
+    query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    until(lambda: connection.execute(query, (other.info.backend_pid,)).fetchone() == (True,))

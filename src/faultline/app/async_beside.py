@@ -149,7 +149,7 @@ class Beside(Calling):
                 await self._take_page(begun, found, errors)
             if errors:
                 break
-            call: Call[Any] = self._make("children", page[0].task, children.digest_of_jobs(page), called._replace(jobs=page))
+            call: Call[Any] = self._make("children", page[0].task, page, called._replace(jobs=page))
             # One that is closed was open when another had failed, which is taken before it.
             with stoppable(call.branch, call.shown), contextlib.suppress(Waiting):
                 await self._spawned(call, await self._arrived(call))

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
-from faultline import values
 from faultline.app.async_beside import Beside
 from faultline.app.async_calling import Called, Watched
 from faultline.app.async_stepping import Stepped
@@ -18,7 +17,6 @@ from faultline.app.slips import check_given, check_step, check_task
 from faultline.app.texts import storable
 from faultline.core.errors import ChildFailed, ConfigError, StepFailed
 from faultline.core.model import Failure
-from faultline.flow import children
 from faultline.flow.calls import amade
 from faultline.flow.ending import Halted, Interrupted, Waiting, is_final
 from faultline.flow.program import Branch, SagaFailure, position
@@ -100,7 +98,7 @@ class Saga:
         self._check_undo("saga.do(undo=...)", undo)
         check_given(args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
-        call = self._make("step", step.name, values.digest(args, kwargs), what)
+        call = self._make("step", step.name, (args, kwargs), what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
     @overload
@@ -142,7 +140,7 @@ class Saga:
         check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
-        call = self._make("children", job.task, children.digest_of_jobs([job]), what)
+        call = self._make("children", job.task, [job], what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
     def _check_undo(self, what: str, undo: Step[..., Any] | None) -> None:
@@ -282,7 +280,7 @@ class Sagas(Beside):
                 continue
             given = (result[0], *part.args)
             what = Stepped(part.undo, given, part.kwargs)
-            call = self._make("step", f"undo {part.undo.name}"[:200], values.digest(given, part.kwargs), what)
+            call = self._make("step", f"undo {part.undo.name}"[:200], (given, part.kwargs), what)
             try:
                 await call.now()
             except Exception as error:
@@ -310,7 +308,7 @@ class Sagas(Beside):
         child, returns = found[0], call.what.returns
         if child.state in {"queued", "running"} or (watched is not None and watched.kind == "watch"):
             # It was cancelled with the failure of the saga, which takes a moment, or undoes a saga of its own.
-            wait = self._make("watch", "watch", values.digest(child.job_id), Watched(child.job_id, returns))
+            wait = self._make("watch", "watch", (child.job_id,), Watched(child.job_id, returns))
             try:
                 return [await wait.now()]
             except ChildFailed:

@@ -149,9 +149,7 @@ class Beside(Calling):
                 self._take_page(begun, found, errors)
             if errors:
                 break
-            call: BlockingCall[Any] = self._make(
-                "children", page[0].task, children.digest_of_jobs(page), called._replace(jobs=page)
-            )
+            call: BlockingCall[Any] = self._make("children", page[0].task, page, called._replace(jobs=page))
             # One that is closed was open when another had failed, which is taken before it.
             with stoppable(call.branch, call.shown), contextlib.suppress(Waiting):
                 self._spawned(call, self._arrived(call))

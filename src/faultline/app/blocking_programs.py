@@ -10,7 +10,6 @@ from faultline.app.blocking_takes import Takes
 from faultline.app.slips import check_items, check_policy, check_task
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
-from faultline.flow import children
 from faultline.flow.calls import stoppable
 
 if TYPE_CHECKING:
@@ -79,8 +78,7 @@ class Programs(Takes):
         jobs = [task.bind(item) for item in items]
         pages = [jobs[first : first + page] for first in range(0, len(jobs), page)]
         calls: list[BlockingCall[Any]] = [
-            self._make("children", one[0].task, children.digest_of_jobs(one), Called(one, on_failure, task.returns))
-            for one in pages
+            self._make("children", one[0].task, one, Called(one, on_failure, task.returns)) for one in pages
         ]
         for call in calls:
             with stoppable(call.branch, call.shown):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import re
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import orjson
 import psycopg
 
 from faultline import values
@@ -19,7 +21,16 @@ from faultline.app.blame import is_caused_by
 from faultline.app.texts import result_text, text_of
 from faultline.app.turns import give_way, paused
 from faultline.core import events
-from faultline.core.errors import ConfigError, FaultlineError, JobRejected, StaleLease, StepFailed, UnreadableJson
+from faultline.core.errors import (
+    ConfigError,
+    DatabaseBusy,
+    FaultlineError,
+    JobRejected,
+    StaleLease,
+    StepFailed,
+    UnreadableJson,
+)
+from faultline.flow import children
 from faultline.flow.calls import BlockingCall, current, here
 from faultline.flow.ending import CodeChanged, Interrupted, Waiting
 from faultline.flow.program import Program
@@ -34,11 +45,14 @@ if TYPE_CHECKING:
     from faultline.app.blocking_transaction import BlockingTransaction
     from faultline.app.held import Held
     from faultline.core.host import Host
+    from faultline.core.model import Submission
     from faultline.flow.program import Branch, Recorded
     from faultline.store.database import Database
     from faultline.store.statement import Statement
 
 T = TypeVar("T")
+#: The arguments of a function, as a tuple, or jobs.
+_Given: TypeAlias = "tuple[Any, ...] | Sequence[Submission] | None"
 
 #: The class of the error that a text begins with.
 _KIND = re.compile(r"[^\s:]+")
@@ -69,17 +83,31 @@ class Recording(Attempt):
         if self.program is not None:
             self.program.root.owner = runner
 
-    def _make(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> BlockingCall[Any]:
-        """A call at the next position of the branch that makes it."""
+    def _make(self, kind: str, name: str, given: _Given = None, what: Any = None) -> BlockingCall[Any]:
+        """A call at the next position of the branch that makes it.
+
+        :param given: What a later run must give again.
+        """
         self._refuse_if_over()
         program = self._program()
         branch = here(program, current())
         program.refuse_if_ended(branch)
+        own = self._own_names
+        digest: str | None = None
+        if isinstance(given, tuple):
+            digest = values.digest(*given, own=own)
+        elif given is not None:
+            digest = children.digest_of_jobs(given, own)
         return BlockingCall(branch, kind, name, digest, what, self._runs(kind))
 
-    def _make_now(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> Any:
+    def _make_now(self, kind: str, name: str, given: _Given = None, what: Any = None) -> Any:
         """Make a call and run it."""
-        return self._make(kind, name, digest, what).now()
+        return self._make(kind, name, given, what).now()
+
+    @cached_property
+    def _own_names(self) -> tuple[bytes, ...]:
+        """What tells this job from others, as it stands in JSON."""
+        return tuple(orjson.dumps(name)[1:-1] for name in (str(self.id), self.id.hex, self.idempotency_key))
 
     def _runs(self, kind: str) -> Any:
         """The method that runs a call of this kind. A saga does not run by itself."""
@@ -172,7 +200,7 @@ class Recording(Attempt):
             except StaleLease as error:
                 lost = self._lost(statement.name, error.reason or "lease_lost", error.current_token)
                 raise self._program().end(Interrupted(lost)) from error
-            except psycopg.errors.LockNotAvailable as error:
+            except DatabaseBusy as error:
                 if times >= _LOCKED_TIMES or self._is_in_transaction():
                     # An aborted transaction can ask nothing more.
                     raise self._program().end(Interrupted(error)) from error

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
-from faultline import values
 from faultline.app.blame import is_caused_by
 from faultline.app.blocking_beside import Beside
 from faultline.app.blocking_calling import Called, Watched
@@ -19,7 +18,6 @@ from faultline.app.slips import check_given, check_step, check_task
 from faultline.app.texts import storable
 from faultline.core.errors import ChildFailed, ConfigError, StepFailed
 from faultline.core.model import Failure
-from faultline.flow import children
 from faultline.flow.calls import made
 from faultline.flow.ending import Halted, Interrupted, Waiting, is_final
 from faultline.flow.program import Branch, SagaFailure, position
@@ -103,7 +101,7 @@ class BlockingSaga:
         self._check_undo("saga.do(undo=...)", undo)
         check_given(args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
-        call = self._make("step", step.name, values.digest(args, kwargs), what)
+        call = self._make("step", step.name, (args, kwargs), what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
     @overload
@@ -143,7 +141,7 @@ class BlockingSaga:
         check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
-        call = self._make("children", job.task, children.digest_of_jobs([job]), what)
+        call = self._make("children", job.task, [job], what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
     def _check_undo(self, what: str, undo: Step[..., Any] | None) -> None:
@@ -285,7 +283,7 @@ class Sagas(Beside):
                 continue
             given = (result[0], *part.args)
             what = Stepped(part.undo, given, part.kwargs)
-            call = self._make("step", f"undo {part.undo.name}"[:200], values.digest(given, part.kwargs), what)
+            call = self._make("step", f"undo {part.undo.name}"[:200], (given, part.kwargs), what)
             try:
                 call.now()
             except Exception as error:
@@ -313,7 +311,7 @@ class Sagas(Beside):
         child, returns = found[0], call.what.returns
         if child.state in {"queued", "running"} or (watched is not None and watched.kind == "watch"):
             # It was cancelled with the failure of the saga, which takes a moment, or undoes a saga of its own.
-            wait = self._make("watch", "watch", values.digest(child.job_id), Watched(child.job_id, returns))
+            wait = self._make("watch", "watch", (child.job_id,), Watched(child.job_id, returns))
             try:
                 return [wait.now()]
             except ChildFailed:

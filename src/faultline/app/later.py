@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from faultline import values
 from faultline.app.attempt import check_step_name
 from faultline.app.blocking_beside import Bounded, begun_of
 from faultline.app.blocking_calling import Called, Watched
@@ -27,7 +26,6 @@ from faultline.app.slips import (
 from faultline.core import bounds
 from faultline.core.bounds import DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, LimitReached
-from faultline.flow import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,7 +69,7 @@ class DeferredCalls:
         """
         check_step(self.id, "job.do", step)
         check_given(args, kwargs)
-        return self._make("step", step.name, values.digest(args, kwargs), Stepped(step, args, kwargs))
+        return self._make("step", step.name, (args, kwargs), Stepped(step, args, kwargs))
 
     @overload
     def atomic(
@@ -91,7 +89,7 @@ class DeferredCalls:
         """
         check_step_name(name)
         check_atomic(self.id, function)
-        return self._make("atomic", name, values.digest(args, kwargs), Atomic(function, args, kwargs))
+        return self._make("atomic", name, (args, kwargs), Atomic(function, args, kwargs))
 
     def sleep(self, duration: Duration) -> BlockingCall[None]:
         """Wait, without a lease and a slot of the worker.
@@ -170,7 +168,7 @@ class DeferredCalls:
         check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
-        return self._make("children", job.task, children.digest_of_jobs([job]), what)
+        return self._make("children", job.task, [job], what)
 
     @overload
     def map(
@@ -208,10 +206,10 @@ class DeferredCalls:
                 " enqueued. Map over lists of items, or let each child map over a part of them"
             )
         name = jobs[0].task if jobs else "nothing"
-        digest, called = children.digest_of_jobs(jobs), Called(jobs, on_failure, task.returns)
+        called = Called(jobs, on_failure, task.returns)
         if concurrency is None or len(jobs) <= concurrency:
-            return self._make("children", name, digest, called)
-        return self._make("branch", name, digest, Bounded(called, concurrency))
+            return self._make("children", name, jobs, called)
+        return self._make("branch", name, jobs, Bounded(called, concurrency))
 
     @overload
     def watch(self, job: JobHandle[R]) -> BlockingCall[R]: ...
@@ -223,7 +221,7 @@ class DeferredCalls:
         :param job: Its handle or id.
         """
         job_id = id_of(getattr(job, "id", job))
-        return self._make("watch", "watch", values.digest(job_id), Watched(job_id, getattr(job, "_returns", Any)))
+        return self._make("watch", "watch", (job_id,), Watched(job_id, getattr(job, "_returns", Any)))
 
     def enqueue(self, task: CallableTask[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[UUID]:
         """Enqueue a job once, and return its id. It is not a child: nobody waits for it, and it ends by itself.
@@ -235,7 +233,7 @@ class DeferredCalls:
         check_task(f"job {self.id}: ", "job.enqueue", task)
         check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
-        return self._make("detached", job.task, children.digest_of_jobs([job]), Called([job], "raise", Any, alone=True))
+        return self._make("detached", job.task, [job], Called([job], "raise", Any, alone=True))
 
     def branch(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R]:
         """A part of the program with calls of its own, to run beside others in `gather` or `race`.
@@ -247,7 +245,7 @@ class DeferredCalls:
         """
         begun = begun_of(function, args, kwargs)
         name = str(getattr(begun.fn, "__name__", "branch"))
-        return self._make("branch", name, values.digest(begun.args, begun.kwargs), begun)
+        return self._make("branch", name, (begun.args, begun.kwargs), begun)
 
     def patched(self, name: str) -> BlockingCall[bool]:
         """Guard a change: True from where a job first comes to it with the new code, False where it ran the old code.

@@ -9,6 +9,7 @@ FaultlineError
 ├── DatabaseUnavailable         the server could not be reached or refused the connection; nothing was written
 ├── PermissionDenied  (42501)   the login lacks a right in the database; nothing was written
 ├── StatementTimeout            the database cancelled a statement that took too long; nothing was written
+├── DatabaseBusy                another transaction held what this one needs; nothing was written: try again
 ├── OutcomeUnknown              the answer to a write was lost; it may or may not have been committed
 ├── SchemaError
 │   ├── SchemaMissing           `faultline migrate` was never run here
@@ -43,7 +44,7 @@ FaultlineError
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class FaultlineError(Exception):
     """The base class: `except FaultlineError` catches every error of Faultline and nothing else."""
 
     #: What the database raises for the same failure, for programs in other languages.
-    sqlstate: ClassVar[str | None] = None
+    sqlstate: str | None = None
 
 
 class ConfigError(FaultlineError):
@@ -76,6 +77,10 @@ class PermissionDenied(FaultlineError):
 
 class StatementTimeout(FaultlineError):
     """The database cancelled a statement that took too long; nothing was written."""
+
+
+class DatabaseBusy(FaultlineError):
+    """Another transaction held what this one needs, or they waited for each other; nothing was written. Try again."""
 
 
 class OutcomeUnknown(FaultlineError):

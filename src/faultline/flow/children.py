@@ -10,7 +10,7 @@ from faultline.store import jsontext
 from faultline.values import as_stored, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from faultline.core.model import Submission
@@ -20,9 +20,9 @@ _NAMED_MAX = 3
 _ONE_PLAIN = re.compile(r'\{"[a-z_]+":(?:(?:0|-?[1-9][0-9]{0,14})|"[ -!#-\[\]-~]*")\}')
 
 
-def digest_of_jobs(jobs: Sequence[Submission]) -> str:
-    """Of their tasks and arguments: a later run must call for the same ones."""
-    return digest_of(f"{job.task} {_compared(job.args)}".encode() for job in jobs)
+def digest_of_jobs(jobs: Sequence[Submission], own: Iterable[bytes]) -> str:
+    """Of their tasks and arguments: a later run must call for the same ones. `own`: as `digest_of` takes it."""
+    return digest_of((f"{job.task} {_compared(job.args)}".encode() for job in jobs), own)
 
 
 def _compared(args: str) -> str:

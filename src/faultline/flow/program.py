@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: Kinds of recorded calls that are no positions of the program: pauses between the tries of a step, what a job of a graph
 #: comes after, and the changes that `patched` guards.
 BESIDE = frozenset({"retry", "after", "patch"})
+#: The digest, in a fork, of arguments that named the job that it was forked from.
+_OF_ANOTHER_JOB = "~"
 #: So many remembered calls are repeated before others of the event loop have a turn: some 5 ms.
 _REPEATED_AT_ONCE = 100
 _ADVICE = (
@@ -442,8 +444,8 @@ class Program:
         if (known.kind, known.name) != (kind, name):
             was, now = (repr(known.name), repr(name)) if known.name != name else (known.kind, kind)
             self._differs(f"call {number} was {was} when this job ran it, and is {now} now")
-        if known.digest is not None and digest is not None and known.digest != digest:
-            self._refuse_other_branch(number, known.digest, digest)
+        if not _have_same_digest(known.digest, digest):
+            self._refuse_other_branch(number, known.digest or "", digest or "")
             self._differs(
                 f"call {number} ({name!r}) had other arguments when this job ran it. What changes from run to run, as the"
                 " time or a random number, belongs into a step"
@@ -458,7 +460,7 @@ class Program:
             inside = self._inside(number)
             differs = inside is not None and bool(inside.doubtful)
         else:
-            is_same = (known.kind, known.name) == (kind, name) and (digest == known.digest or None in (digest, known.digest))
+            is_same = (known.kind, known.name) == (kind, name) and _have_same_digest(known.digest, digest)
             differs = bool(known.doubtful) and not is_same
         if differs:
             self._forget(number)
@@ -490,7 +492,7 @@ class Program:
             (old, _, old_digest), (new, _, new_digest) = before.rpartition(":"), after.rpartition(":")
             if old != new:
                 self._differs(f"branch {branch} was {old!r} when this job ran it, and is {new!r} now")
-            if old_digest and new_digest and old_digest != new_digest:
+            if old_digest not in ("", _OF_ANOTHER_JOB, new_digest) and new_digest:
                 self._differs(
                     f"branch {branch} ({new!r}) had other arguments when this job ran it. Make branches in the same order in"
                     " each run: a set has another order in each process"
@@ -615,6 +617,20 @@ class Program:
             f"job {self.job_id} has recorded {what}, the limit of one job; return ContinueAsNew(...) to start over with an"
             " empty history, or give parts of the work to children with job.call or job.map"
         )
+
+
+def _have_same_digest(was: str | None, now: str | None) -> bool:
+    """Whether a call has the arguments that it had, and stands in the same branches."""
+    if was is None or now is None or was == now:
+        return True
+    parts, new_parts = was.split("/"), now.split("/")
+    return len(parts) == len(new_parts) and all(map(_is_same_part, parts, new_parts))
+
+
+def _is_same_part(was: str, now: str) -> bool:
+    """A digest, of a branch with its name before it."""
+    (name, _, digest), (new_name, _, new_digest) = was.rpartition(":"), now.rpartition(":")
+    return name == new_name and digest in (_OF_ANOTHER_JOB, new_digest)
 
 
 def position(number: str) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ class Answer(contextlib.AbstractContextManager[None]):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self.rolled_back = isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected)
         if self.rolled_back:
-            return self._repeatable and self._sends_left > 0
+            return self._sends_left > 0
         if isinstance(error, _UNPREPARED) and not self.unprepared and self._sends_left > 0:
             self.unprepared = True
             return True

@@ -45,7 +45,7 @@ def connection_was_lost(error: BaseException | None) -> bool:
 
 def is_about_the_moment(error: BaseException) -> bool:
     """Whether the same call may succeed later: the server is unavailable, or there was a lock or a conflict."""
-    passing = errors.DatabaseUnavailable | errors.StatementTimeout | errors.OutcomeUnknown
+    passing = errors.DatabaseUnavailable | errors.DatabaseBusy | errors.StatementTimeout | errors.OutcomeUnknown
     return isinstance(error, passing | psycopg.OperationalError | psycopg.InternalError)
 
 
@@ -138,6 +138,13 @@ def _stale(error: psycopg.Error, message: str) -> errors.StaleLease:
     return errors.StaleLease(message, reason=detail.get("reason"), current_token=detail.get("current_token"))
 
 
+def _busy(error: psycopg.Error, message: str) -> errors.DatabaseBusy:
+    text = _with_hint(error, message)
+    ours = errors.DatabaseBusy(f"{text}; nothing was written{'' if 'again' in text else ', try again'}")
+    ours.sqlstate = error.sqlstate
+    return ours
+
+
 def _not_found(error: psycopg.Error) -> type[errors.FaultlineError]:
     """The class for what is not there, by the detail of the error: a job, unless it says otherwise."""
     kinds = {"schedule": errors.ScheduleNotFound, "budget": errors.BudgetNotFound}
@@ -153,6 +160,9 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL007": lambda error, message: errors.LimitReached(_with_hint(error, message)),
     "42501": lambda error, message: errors.PermissionDenied(f"{message}; {rights.advice(error) or _DOCTOR}"),
     "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
+    "40001": _busy,
+    "40P01": _busy,
+    "55P03": _busy,
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
 }
 

@@ -65,20 +65,24 @@ def _as_stored_number(value: float) -> float | int:
     return whole if -(2**63) <= whole < 2**64 else value
 
 
-def digest(*values: Any) -> str | None:
-    """A digest of arguments, tuples of them and dicts. One that JSON cannot hold is not compared; None if that is all."""
+def digest(*values: Any, own: Iterable[bytes] = ()) -> str | None:
+    """A digest of arguments, tuples of them and dicts. One that JSON cannot hold is not compared; None if that is all.
+
+    :param own: As `digest_of` takes it.
+    """
     text = _compared(list(values))
     if text is None:
         # A function of the program's own is often given the job itself, and the others tell one call from another.
-        text = _compared([_each(value) for value in values])
-    return None if text is None else digest_of([text])
+        text = _compared([_each(value, own) for value in values])
+        own = (*own, b'"~') if own else own
+    return None if text is None else digest_of([text], own)
 
 
-def _each(value: Any) -> Any:
+def _each(value: Any, own: Iterable[bytes]) -> Any:
     """Of several arguments, those that can be compared."""
     if isinstance(value, dict):
-        return {str(name): digest(one) for name, one in value.items()}
-    return [digest(one) for one in value] if isinstance(value, tuple) else NotImplemented
+        return {str(name): digest(one, own=own) for name, one in value.items()}
+    return [digest(one, own=own) for one in value] if isinstance(value, tuple) else NotImplemented
 
 
 def _compared(value: Any) -> bytes | None:
@@ -88,12 +92,19 @@ def _compared(value: Any) -> bytes | None:
         return None
 
 
-def digest_of(parts: Iterable[bytes]) -> str:
-    running = hashlib.sha256()
+def digest_of(parts: Iterable[bytes], own: Iterable[bytes] = ()) -> str:
+    """One digest of several texts.
+
+    :param own: What names the job itself, as its id. A digest of texts that contain it begins with "~": of a fork, which is
+        another job, they are different.
+    """
+    running, names_itself = hashlib.sha256(), ""
     for part in parts:
         running.update(part)
         running.update(b"\n")
-    return running.hexdigest()[: 2 * _DIGEST_BYTES]
+        if not names_itself and any(one in part for one in own):
+            names_itself = "~"
+    return names_itself + running.hexdigest()[: 2 * _DIGEST_BYTES]
 
 
 #: What annotated functions return, by function: looked up each time that one runs as a step.

@@ -69,6 +69,11 @@ _ANSWERS: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
         "The database cancelled the statement because it took too long; nothing was written.",
         "Request less at once, or try again later.",
     ),
+    errors.DatabaseBusy: (
+        503,
+        "Another transaction held what this one needs; nothing was written.",
+        "Send the request again in a few seconds.",
+    ),
     errors.OutcomeUnknown: (
         503,
         "The connection to the database was lost during the write; it may or may not have been committed.",

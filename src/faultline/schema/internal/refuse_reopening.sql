@@ -1,4 +1,5 @@
--- Raise FL002 if this job cannot start over with its parent: its saga was undone, and it would fail at once.
+-- Raise FL002 if this job cannot start over with its parent: its saga was undone, and it would fail at once. Raise 55P03 while it is
+-- being undone: it ends as it had ended, and so would its parent. Before: the caller has locked its row.
 create or replace function faultline.refuse_reopening(job_id uuid) returns void
 language plpgsql volatile
 as $$
@@ -7,13 +8,21 @@ declare
   saga constant text := faultline.undone_saga(refuse_reopening.job_id);
   parent record;
 begin
-  if saga is null then
+  if saga is null and not exists (
+    select from faultline.open_jobs j
+    join faultline.calls c on c.job_id = j.id
+    where j.id = refuse_reopening.job_id and j.state in ('queued', 'running') and c.kind = 'saga' and c.outcome = 'failed'
+  ) then
     return;
   end if;
   select c.job_id, c.number into parent
   from faultline.open_jobs j
   join faultline.calls c on c.id = j.call_id
   where j.id = refuse_reopening.job_id;
+  if saga is null then
+    raise exception 'job % cannot be retried yet: its child % is being undone', parent.job_id, refuse_reopening.job_id
+      using errcode = '55P03', hint = 'try again when that has ended';
+  end if;
   raise exception 'job % cannot be retried: the saga of its child %, call %, was undone', parent.job_id, refuse_reopening.job_id, saga
     using errcode = 'FL002', hint = case parent.number
       when '0' then 'enqueue the graph again' else format('fork it before call %s: it calls its children anew', parent.number)

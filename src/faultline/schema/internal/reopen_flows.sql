@@ -55,6 +55,7 @@ begin
       order by j.id
       for update
     );
+    perform faultline.refuse_reopening(l.id) from unnest(level) as l (id);
     -- Look again after the lock: another session may have retried one.
     level := array(
       select l.id
@@ -62,7 +63,6 @@ begin
       cross join lateral (select j.state from faultline.open_jobs j where j.id = l.id offset 0) j
       where j.state in ('failed', 'cancelled')
     );
-    perform faultline.refuse_reopening(l.id) from unnest(level) as l (id);
     perform faultline.refuse_behind(b.id) from unnest(found_behind) as b (id) where b.id <> all (level);
     all_ids := all_ids || level;
     found := array(

@@ -1,5 +1,5 @@
--- Why this job cannot be retried by itself, or null. Before: the caller has locked its row.
--- `is_busy`: another session ends the call of its parent now, or looks whether its flow is to be deleted; ask again.
+-- Why this job cannot be retried by itself, or null. Before: the caller has locked its flow, and then its row.
+-- `is_busy`: another session ends the call of its parent now; ask again.
 --
 -- A child counts for its parent, so it only runs while its parent can still see how it ends: not after the parent has
 -- ended, and not after the parent has gone on past the call, since the result of a call is history.
@@ -18,16 +18,8 @@ begin
   if child.flow_id is null then
     return;
   end if;
-  -- With an older view, its parent may have ended, and its flow be deleted.
-  perform faultline.read_committed('retry of a job of a flow');
-  -- So that `prune` leaves the flow alone meanwhile, and then finds it live.
-  perform from faultline.flows f where f.id = child.flow_id and not f.pruning for share skip locked;
-  if not found and exists (select from faultline.flows f where f.id = child.flow_id) then
-    is_busy := not exists (select from faultline.flows f where f.id = child.flow_id and f.pruning);
-    reason := case
-      when is_busy then format('the flow of job %s is locked, since prune looks at it; try again', child.id)
-      else format('job %s belongs to a flow that is being deleted, since its retention time is over', child.id)
-    end;
+  if exists (select from faultline.flows f where f.id = child.flow_id and f.pruning) then
+    reason := format('job %s belongs to a flow that is being deleted, since its retention time is over', child.id);
     return;
   end if;
   saga := faultline.undone_saga(child.id);

@@ -1,7 +1,8 @@
 -- Start jobs over with other arguments and an empty history, as `ContinueAsNew` asks for. Returns the leases for which nothing was written.
 -- Before: the caller holds the leases. After: queued, due now, no owner, the token unchanged, attempts counted from zero; its calls,
 -- steps and streams are gone. `args` is a JSON array with the arguments of each, an object.
--- Signals that it has not received are kept: they are for the job, whichever round it is in. So is what others wait for.
+-- Signals that it has not received are kept: they are for the job, whichever round it is in. So is what others wait for, and what a
+-- job of a graph comes after.
 -- A signal to one call goes with that call: it answers no question of the next round. What has a key stays, so that it counts
 -- once, marked with the token of its round ('7/2': received by call 2 then; '7/': not received).
 -- The jobs that it called stay members of its flow, as jobs of call '0.0'.
@@ -105,8 +106,10 @@ begin
     ) c
     cross join lateral (select e.call_id, e.index, e.job_id from faultline.edges e where e.call_id = c.id offset 0) e;
     delete from faultline.edges e
-    where e.call_id = any (array(select c.id from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0'));
-    delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0';
+    where e.call_id = any (array(
+      select c.id from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after'
+    ));
+    delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after';
     delete from faultline.signals s
     where s.job_id = any (ids) and s.key is null and (s.received_by is not null or s.for_call is not null);
     update faultline.signals s

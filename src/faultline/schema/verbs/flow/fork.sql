@@ -61,7 +61,7 @@ begin
     raise exception 'job % cannot be forked as %: there is another job with that id', fork.job_id, fork_id using errcode = 'FL005';
   end if;
   -- So that `prune` leaves the flow alone meanwhile.
-  perform from faultline.flows f where f.id = original.flow_id and not f.pruning for share skip locked;
+  perform from faultline.flows f where f.id = original.flow_id and not f.pruning for key share skip locked;
   if not found and exists (select from faultline.flows f where f.id = original.flow_id) then
     raise exception 'job % cannot be forked: its flow is being pruned', fork.job_id
       using errcode = 'FL002', hint = 'its retention time is over; if it was changed just now, try again';
@@ -184,7 +184,10 @@ begin
     )
     overriding system value
     select
-      s.new_id, fork_id, s.number, s.kind, s.name, s.digest, s.fencing_token, s.begun_at, s.until, s.policy, s.fresh, s.total,
+      s.new_id, fork_id, s.number, s.kind, s.name,
+      -- Arguments that named the other job, as by its id, name this one now: they are not compared.
+      regexp_replace(s.digest, '(^|:)~[0-9a-f]{32}(?=/|$)', '\1~', 'g'),
+      s.fencing_token, s.begun_at, s.until, s.policy, s.fresh, s.total,
       s.spawned, s.tries, coalesce(s.ended_at, at),
       case when s.ended_moment is not null then (select coalesce(max(o.new_id), 0) from numbered o where o.id <= s.ended_moment) end,
       nullif(coalesce(s.doubtful, false) or coalesce(s.id > doubtful_from, false), false),

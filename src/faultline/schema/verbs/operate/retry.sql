@@ -14,11 +14,18 @@ set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
+  flow constant uuid := (select j.flow_id from faultline.open_jobs j where j.id = retry.job_id);
   state text;
   refused record;
   signed constant jsonb := faultline.signature(retry.by, retry.reason);
 begin
   perform faultline.require_synchronous_commit();
+  if flow is not null then
+    -- With an older view, its parent may have ended, and its flow be deleted.
+    perform faultline.read_committed('retry of a job of a flow');
+    -- Before the job: one retry locks many jobs of a flow, so that of each flow one comes after the other. `prune` waits too.
+    perform from faultline.flows f where f.id = flow for no key update;
+  end if;
   select j.state into state
   from faultline.open_jobs j
   where j.id = retry.job_id and (retry.only_queues is null or j.queue = any (retry.only_queues))

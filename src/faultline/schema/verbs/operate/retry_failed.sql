@@ -27,6 +27,7 @@ as $$
 declare
   most constant integer := least(greatest(coalesce(retry_failed.max_jobs, 0), 0), 1000);
   chosen uuid[];
+  flows uuid[];
   locked uuid[];
   plain uuid[];
   job uuid;
@@ -65,11 +66,22 @@ begin
   left join lateral (select f.finished_at, f.id from fitting f order by f.position offset greatest(most - 1, 0) limit 1)
     full_batch on true
   left join seen full_window on full_window.position = 10000;
+  -- Before the jobs, as in `retry`. Of those that are locked, another session retries jobs.
+  flows := array(
+    select f.id
+    from faultline.flows f
+    where f.id = any (array(select j.flow_id from faultline.open_jobs j where j.id = any (chosen)))
+    order by f.id
+    for no key update skip locked
+  );
+  if cardinality(flows) > 0 then
+    perform faultline.read_committed('retry of a job of a flow');
+  end if;
   -- Check the state again under the lock: another session may have retried the job meanwhile.
   locked := array(
     select j.id
     from faultline.open_jobs j
-    where j.id = any (chosen) and j.state = 'failed'
+    where j.id = any (chosen) and j.state = 'failed' and (j.flow_id is null or j.flow_id = any (flows))
     order by j.id
     for update skip locked
   );
@@ -88,7 +100,7 @@ begin
           refused := refused + 1;
         end if;
       exception
-        when sqlstate 'FL002' then
+        when sqlstate 'FL002' or lock_not_available then
           refused := refused + 1;
       end;
     else

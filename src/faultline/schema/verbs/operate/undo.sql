@@ -32,7 +32,7 @@ begin
       using errcode = 'FL002', hint = 'cancel it, and undo it then';
   end if;
   -- So that `prune` leaves the flow alone meanwhile, and then finds it live.
-  perform from faultline.flows f where f.id = job.flow_id and not f.pruning for share skip locked;
+  perform from faultline.flows f where f.id = job.flow_id and not f.pruning for key share skip locked;
   if not found and exists (select from faultline.flows f where f.id = job.flow_id) then
     raise exception 'the flow of job % is locked, since prune looks at it or deletes it; try again', undo.job_id
       using errcode = '55P03';
