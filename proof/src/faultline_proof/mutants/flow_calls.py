@@ -60,6 +60,7 @@ GUARDS: Guards = {
             "false",
         ),
         "compares the arguments": ("known.digest is distinct from same_call.digest", "false"),
+        "leaves arguments that named another job to the program": (" and known.digest !~ '(^|:)~(/|$)'", ""),
         "says of another name that the program has changed": (
             "detail = 'program_changed',\n        hint = 'Nothing was written. Bring",
             "hint = 'Nothing was written. Bring",

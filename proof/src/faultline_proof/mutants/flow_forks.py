@@ -22,8 +22,12 @@ GUARDS: Guards = {
             "n.event = 'forked' and n.detail ->> 'from' = fork.job_id::text",
             "true",
         ),
-        "keeps prune away": (" and not f.pruning for share skip locked;", " and not f.pruning;"),
-        "waits for no prune": (" and not f.pruning for share skip locked;", " and not f.pruning for share;"),
+        "keeps prune away": (" and not f.pruning for key share skip locked;", " and not f.pruning;"),
+        "waits for no prune": (" and not f.pruning for key share skip locked;", " and not f.pruning for key share;"),
+        "compares no arguments that named the other job": (
+            "regexp_replace(s.digest, '(^|:)~[0-9a-f]{32}(?=/|$)', '\\1~', 'g')",
+            "s.digest",
+        ),
         "refuses an unknown call": ("if cut_at is null then", "if false then"),
         "refuses the root of a graph": ("c.number = '0' and c.kind = 'children') then", "false) then"),
         "lets a saga be that was left": (

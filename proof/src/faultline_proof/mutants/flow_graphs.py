@@ -45,13 +45,18 @@ GUARDS: Guards = {
             "-1",
         ),
         "leaves no edges behind": (
-            "where e.call_id = any (array(select c.id from faultline.calls c where c.job_id = any (ids)",
-            "where e.call_id = any (array(select c.id from faultline.calls c where false",
+            "where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after'\n    ));",
+            "where false\n    ));",
         ),
         "forgets the calls": (
-            "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0';",
+            "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after';",
             "null;",
         ),
+        "keeps what a job of a graph comes after": (
+            "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after';",
+            "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0';",
+        ),
+        "keeps which jobs these are": (" and c.kind <> 'after'\n    ));", "\n    ));"),
         "forgets what was received": (
             "s.key is null and (s.received_by is not null or s.for_call is not null);",
             "s.key is null and s.for_call is not null;",

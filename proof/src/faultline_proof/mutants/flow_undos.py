@@ -14,11 +14,11 @@ GUARDS: Guards = {
         "locks the job": ("= any (undo.only_queues))\n  for update;", "= any (undo.only_queues));"),
         "refuses a job that has not ended": ("elsif job.state in ('queued', 'running') then", "elsif false then"),
         "refuses a job of a flow that is being deleted": (
-            "and not f.pruning for share skip locked;",
-            "for share skip locked;",
+            "and not f.pruning for key share skip locked;",
+            "for key share skip locked;",
         ),
-        "locks the flow": ("and not f.pruning for share skip locked;", "and not f.pruning;"),
-        "waits for no flow": ("and not f.pruning for share skip locked;", "and not f.pruning for share;"),
+        "locks the flow": ("and not f.pruning for key share skip locked;", "and not f.pruning;"),
+        "waits for no flow": ("and not f.pruning for key share skip locked;", "and not f.pruning for key share;"),
         "refuses a job with nothing to undo": (
             "if not faultline.begin_undo(undo.job_id, signed) then",
             "if not faultline.begin_undo(undo.job_id, signed) and false then",

@@ -10,26 +10,19 @@ if TYPE_CHECKING:
 GUARDS: Guards = {
     "retry": {
         "refuses a child whose parent has gone on": ("if refused.reason is not null then", "if false then"),
+        "comes after another retry in its flow": ("where f.id = flow for no key update;", "where f.id = flow;"),
+        "needs a new view": ("    perform faultline.read_committed('retry of a job of a flow');\n", ""),
         "says that it can be sent again": ("case when refused.is_busy then '55P03' else 'FL002' end", "'FL002'"),
     },
+    "retry_failed": {
+        "locks the flows": ("    order by f.id\n    for no key update skip locked\n", "    order by f.id\n"),
+        "waits for no flow": ("    for no key update skip locked\n", "    for no key update\n"),
+        "locks no job of another flow": (" and (j.flow_id is null or j.flow_id = any (flows))", ""),
+        "needs a new view": ("    perform faultline.read_committed('retry of a job of a flow');\n", "    null;\n"),
+        "goes on behind one that is busy": (" or lock_not_available then", " then"),
+    },
     "why_not_retried": {
-        "refuses a job of a flow that is being deleted": (
-            "where f.id = child.flow_id and not f.pruning for share skip locked;",
-            "where f.id = child.flow_id for share skip locked;",
-        ),
-        "locks the flow": (
-            "where f.id = child.flow_id and not f.pruning for share skip locked;",
-            "where f.id = child.flow_id and not f.pruning;",
-        ),
-        "waits for no flow": (
-            "where f.id = child.flow_id and not f.pruning for share skip locked;",
-            "where f.id = child.flow_id and not f.pruning for share;",
-        ),
-        "says that a flow that is locked can be tried again": (
-            "is_busy := not exists (select from faultline.flows f where f.id = child.flow_id and f.pruning);",
-            "is_busy := false;",
-        ),
-        "needs a new view": ("  perform faultline.read_committed('retry of a job of a flow');\n", ""),
+        "refuses a job of a flow that is being deleted": ("= child.flow_id and f.pruning) then", "is null) then"),
         "locks the call": ("where c.id = child.call_id for share skip locked;", "where c.id = child.call_id;"),
         "waits for no parent": (
             "where c.id = child.call_id for share skip locked;",
@@ -103,7 +96,10 @@ GUARDS: Guards = {
         "finds a saga that was undone": ("and c.kind = 'saga' and", "and false and"),
     },
     "refuse_reopening": {
-        "refuses a child whose saga was undone": ("if saga is null then", "if true then"),
+        "refuses a child whose saga was undone": ("  if saga is null and not exists (", "  if true or not exists ("),
+        "refuses a child that is being undone": ("  if saga is null and not exists (", "  if saga is null or not exists ("),
+        "lets a child run that undoes nothing": (" and c.kind = 'saga' and c.outcome = 'failed'", ""),
+        "lets a child start over whose undo failed": (" and j.state in ('queued', 'running') and c.kind", " and c.kind"),
     },
     "refuse_behind": {
         "refuses what cannot run again": ("and f.args is null) then", "and false) then"),

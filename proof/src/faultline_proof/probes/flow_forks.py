@@ -9,7 +9,7 @@ from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline.store.verbs import flow
 from faultline_proof.probes.flow_stage import spawn, suspend
-from faultline_proof.probes.probe import expect, probe, refused
+from faultline_proof.probes.probe import expect, probe, reasons, refused
 from faultline_proof.sessions import numbered_id
 
 if TYPE_CHECKING:
@@ -332,3 +332,26 @@ def the_children_of_the_job_are_not_those_of_its_fork(sessions: Sessions) -> Non
     q.run(verbs.cancel(fork))
     q.run(verbs.sweep())
     expect("the child", q.value("select state from faultline.jobs where queue = 'children'"), "queued")
+
+
+@probe("fork", "same_call")
+def arguments_that_named_the_other_job_are_not_compared_in_its_fork(sessions: Sessions) -> None:
+    """Of a digest that says so, and of no other: the branches around the call are those that they were."""
+    q = sessions.open()
+    lease = q.new_lease()
+    own, other = "~" + "0a" * 16, "0b" * 16
+    digests = [own, other, f"{own}/part:{other}", f"{other}/~{own}:{own}/x:{own}", None]
+    calls = [
+        {"number": str(number), "kind": "step", "name": "s", "digest": digest, "outcome": "done"}
+        for number, digest in enumerate(digests, 1)
+    ]
+    q.run(flow.record(lease, calls))
+    fork = q.run(flow.fork(lease.job_id))
+    copied = [call.digest for call in q.run(flow.history(fork))]
+    expect("copied", copied, ["~", other, f"~/part:{other}", f"{other}/~{own}:~/x:~", None])
+    of_fork = next(one for one in q.claim() if one.job_id == fork)
+    for number, digest in (("1", other), ("3", f"{other}/part:{other}")):
+        call = calls[int(number) - 1] | {"digest": digest}
+        expect("the call that was", reasons(q.run(flow.record(of_fork, [call]))), [])
+    with refused(q, "FL005", "has other arguments now"):
+        q.run(flow.record(of_fork, [calls[1] | {"digest": "0c" * 16}]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.store import verbs
 from faultline.store.verbs import flow
+from faultline_proof.probes.flow_stage import Resolver
 from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
 
 if TYPE_CHECKING:
@@ -211,3 +212,18 @@ def signals_of_the_round_before_answer_nothing_and_their_keys_stay_known(session
     expect("known", [q.run(flow.signal(new.job_id, "pay", 1, key=key)) for key in "ab"], [False, False])
     for number in "12":
         expect("unanswered", q.run(flow.receive(new, number, name="pay")).status, "none")
+
+
+@probe("continue_as_new", "upstream")
+def a_job_that_starts_over_still_comes_after_the_same_jobs(sessions: Sessions) -> None:
+    q = sessions.open()
+    nodes = json.dumps([{"task": "root"}, {"task": "a", "name": "a"}, {"task": "b", "name": "b", "after": ["a"]}])
+    q.execute("select from faultline.enqueue_flow(%s)", nodes)
+    q.complete(q.claim_one(), result="of a")
+    Resolver(q).woken()
+    lease = q.claim_one()
+    seen = "select name, result from faultline.upstream(%s, %s, %s)"
+    for _ in range(2):
+        expect("seen", q.execute(seen, lease.job_id, lease.fencing_token, lease.owner), [("a", "of a")])
+        q.run(flow.continue_as_new([lease], ["{}"]))
+        lease = q.claim_one()

@@ -12,6 +12,7 @@ from faultline_proof.probes.probe import expect, probe, refused
 if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
+_RETRY_FAILED = "select retried from faultline.retry_failed()"
 _STEP = [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
 
 
@@ -33,7 +34,7 @@ def a_flow_is_not_forgotten_while_it_is_retried(sessions: Sessions) -> None:
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("why_not_retried", "retry", "retry_failed")
+@probe("retry", "retry_failed")
 def a_flow_that_is_being_forgotten_is_not_retried_yet(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -44,10 +45,11 @@ def a_flow_that_is_being_forgotten_is_not_retried_yet(sessions: Sessions) -> Non
     expect("pruned too early", q.run(verbs.prune("flows", older_than_seconds=100)), 0)
     sessions.clock.advance(1000)
     q.execute("update faultline.flows set live_at = live_at")
-    with refused(other, "55P03", "try again"):
-        sessions.at_once(other, lambda session: session.run(verbs.retry(lease.job_id)))
+    expect("retried with others", sessions.at_once(other, lambda s: s.value(_RETRY_FAILED)), 0)
+    retried = other.start(lambda session: session.run(verbs.retry(lease.job_id)))
+    sessions.wait_until_blocked(other, retried)
     q.rollback()
-    other.run(verbs.retry(lease.job_id))
+    retried.result()
     expect("state", q.state(lease.job_id).value, "queued")
 
 
@@ -68,7 +70,7 @@ def a_child_that_is_retried_while_its_parent_ends_is_swept(sessions: Sessions) -
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("why_not_retried", "retry")
+@probe("retry", "retry_failed")
 def a_child_is_not_retried_with_an_old_view_of_its_parent(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     parent, (child, *_) = suspended_parent(q, 2)
@@ -79,6 +81,10 @@ def a_child_is_not_retried_with_an_old_view_of_its_parent(sessions: Sessions) ->
         other.value("select count(*) from faultline.open_jobs")
         with refused(other, "FL005", "READ COMMITTED"):
             other.run(verbs.retry(child.job_id))
+        other.rollback()
+        other.begin(isolation)
+        with refused(other, "FL005", "READ COMMITTED"):
+            other.value(_RETRY_FAILED)
         other.rollback()
     q.run(verbs.cancel(parent))
     expect("the child", q.state(child.job_id).value, "failed")
@@ -179,3 +185,42 @@ def a_graph_with_many_arrows_is_enqueued_quickly(sessions: Sessions) -> None:
     expect("the last ones", {tuple(waits[job_id]) for job_id in ids[-30:]}, {tuple(ids[1:1001])})
     told = q.value("select count(*) from faultline.open_jobs where watched")
     expect("jobs whose end is told to others", told, 1999)
+
+
+@probe("retry", "retry_failed")
+def retries_of_one_flow_come_one_after_another(sessions: Sessions) -> None:
+    """Each locks many jobs of it, and two could lock them in opposite orders."""
+    q, other, third = sessions.open(), sessions.open(), sessions.open()
+    _, (one, two, three) = suspended_parent(q, 3, policy="keep")
+    plain = q.new_lease()
+    q.fail(one, two, three, plain, then="fail")
+    q.begin()
+    q.run(verbs.retry(one.job_id))
+    expect("retried with others", sessions.at_once(third, lambda s: s.value(_RETRY_FAILED)), 1)
+    expect("a job of no flow", third.state(plain.job_id).value, "queued")
+    waiting = other.start(lambda session: session.run(verbs.retry(two.job_id)))
+    sessions.wait_until_blocked(other, waiting)
+    q.commit()
+    waiting.result()
+    q.begin()
+    expect("retried later", q.value(_RETRY_FAILED), 1)
+    q.execute("savepoint s")
+    waiting = other.start(lambda session: session.run(verbs.cancel(three.job_id)))
+    sessions.wait_until_blocked(other, waiting)
+    q.commit()
+    waiting.result()
+
+
+@probe("retry_failed")
+def jobs_that_are_retried_together_keep_their_flow_to_themselves(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    _, (one, two) = suspended_parent(q, 2, policy="keep")
+    q.fail(one, two, then="fail")
+    q.begin()
+    expect("retried", q.value("select retried from faultline.retry_failed(max_jobs => 1)"), 1)
+    left = next(lease for lease in (one, two) if q.state(lease.job_id).value == "failed")
+    waiting = other.start(lambda session: session.run(verbs.retry(left.job_id)))
+    sessions.wait_until_blocked(other, waiting)
+    q.commit()
+    waiting.result()
+    expect("both", {q.state(one.job_id).value, q.state(two.job_id).value}, {"queued"})

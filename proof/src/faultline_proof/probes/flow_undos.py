@@ -83,11 +83,30 @@ def a_child_that_undoes_goes_on_when_its_parent_ends(sessions: Sessions) -> None
     sweep_all(q)
     expect("states", [q.state(one.job_id).value for one in (undoes, begun)], ["running", "cancelled"])
     q.run(verbs.undo(begun.job_id))
-    q.run(verbs.retry(lease.job_id))
-    q.run(verbs.cancel(lease.job_id))
-    sweep_all(q)
-    expect("states then", [q.state(one.job_id).value for one in (undoes, begun)], ["running", "queued"])
+    with refused(q, "55P03", "is being undone"):
+        q.run(verbs.retry(lease.job_id))
+    q.fail(undoes, then="fail")
+    with refused(q, "55P03", str(begun.job_id)):
+        q.run(verbs.retry(lease.job_id))
     expect("invariants", q.broken_invariants(), [])
+
+
+@probe("retry", "refuse_reopening")
+def a_job_is_retried_beside_children_that_undo_nothing(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease(max_attempts=1)
+    spawn(q, lease, 2, policy="fast")
+    runs, failed = q.claim(queue="children")
+    q.run(verbs.record(runs, [_SAGA, _STEP]))
+    q.run(verbs.record(failed, [_SAGA, _STEP]))
+    q.fail(failed, then="fail")
+    sessions.hand.execute(
+        "update faultline.open_jobs set state = 'failed', finished_at = clock_timestamp(), lease_owner = null,"
+        " lease_expires_at = null where id = %s",
+        lease.job_id,
+    )
+    q.run(verbs.retry(lease.job_id))
+    expect("states", [q.state(one.job_id).value for one in (lease, runs, failed)], ["queued", "running", "queued"])
 
 
 @probe("cancel", "begin_undo")
