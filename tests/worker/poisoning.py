@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from faultline import ContinueAsNew, Faultline
@@ -184,7 +187,43 @@ def poison(how: str) -> int:
 
 @app.task(executor="process", max_attempts=1)
 def wait(seconds: float) -> int:
-    time.sleep(seconds)
+    """Compute meanwhile: some timers count only that."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    return os.getpid()
+
+
+class _Exits:
+    def __init__(self) -> None:
+        self.itself = self  # only the garbage collector frees it
+
+    def __del__(self) -> None:
+        os._exit(9)
+
+
+_kept: list[_Exits] = []
+
+
+@app.task(executor="process", max_attempts=1)
+def leave_a_finalizer(*, kept: bool) -> int:
+    gc.disable()
+    made = _Exits()
+    if kept:
+        _kept.append(made)
+    return os.getpid()
+
+
+def _note_start(file: str) -> None:
+    with Path(file).open("a") as opened:
+        opened.write(f"{os.getpid()}\n")
+
+
+@app.task(executor="process", max_attempts=2)
+def free(file: str) -> int:
+    _note_start(file)
+    _kept.clear()
+    gc.collect()
     return os.getpid()
 
 
@@ -228,10 +267,20 @@ def _raising_alarm() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.2, 0.05)
 
 
+def _timer() -> None:
+    """One that Python does not know."""
+    libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+    seconds = (ctypes.c_long * 4)(0, 0, 0, 200_000_000)  # once
+    if libc.timer_create(time.CLOCK_MONOTONIC, None, ctypes.byref(timer)) or libc.timer_settime(timer, 0, seconds, None):
+        raise OSError(ctypes.get_errno(), "no timer")
+
+
 _POISONS = {
     "alarm": lambda: signal.setitimer(signal.ITIMER_REAL, 0.2),
     "raising alarm": _raising_alarm,
-    "profiling timer": lambda: signal.setitimer(signal.ITIMER_VIRTUAL, 0.05),
+    "virtual timer": lambda: signal.setitimer(signal.ITIMER_VIRTUAL, 0.2),
+    "profiling timer": lambda: signal.setitimer(signal.ITIMER_PROF, 0.2),
+    "timer": _timer,
     "watchdog": lambda: faulthandler.dump_traceback_later(0.3, exit=True),
     "thread": lambda: _thread(daemon=False),
     "daemon": lambda: _thread(daemon=True),

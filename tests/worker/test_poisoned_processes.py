@@ -142,8 +142,10 @@ def test_a_message_that_makes_no_sense_ends_the_process_and_fails_the_attempt(ap
 @pytest.mark.parametrize("how", sorted(poisoning._POISONS))  # noqa: SLF001 - of these tests
 def test_what_a_job_leaves_behind_in_its_process_does_not_fail_the_next_one(app: Faultline, how: str) -> None:
     async def story() -> Any:
-        await (await poisoning.poison.aenqueue(how)).aresult(60)
-        return await (await poisoning.wait.aenqueue(1.0)).aresult(60)
+        # Both at once: what is left behind must not find the process idle.
+        poisoned, following = await poisoning.poison.aenqueue(how), await poisoning.wait.aenqueue(1.0)
+        await poisoned.aresult(60)
+        return await following.aresult(60)
 
     assert work(app, story, task_processes=1)
 
@@ -159,14 +161,26 @@ def test_what_a_job_changes_is_reset_for_the_next_one(app: Faultline) -> None:
     assert after == before
 
 
-@pytest.mark.parametrize("how", ["thread", "daemon", "child"])
+@pytest.mark.parametrize("how", ["thread", "daemon", "child", "timer"])
 def test_a_process_with_something_that_goes_on_is_replaced(
     app: Faultline, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> Any:
-        first = await (await poisoning.poison.aenqueue(how)).aresult(60)
-        return first, await (await poisoning.wait.aenqueue(0)).aresult(60)
+        poisoned, following = await poisoning.poison.aenqueue(how), await poisoning.wait.aenqueue(0)
+        return await poisoned.aresult(60), await following.aresult(60)
 
     first, second = work(app, story, task_processes=1)
 
     assert first != second
+
+
+def test_a_job_pays_itself_for_what_it_dropped(app: Faultline, tmp_path: Path) -> None:
+    async def story() -> Any:
+        leaves = await poisoning.leave_a_finalizer.aenqueue(kept=False)
+        frees = await poisoning.free.options(max_attempts=1).aenqueue(str(tmp_path / "starts"))
+        return await asyncio.gather(leaves.aresult(60), frees.aresult(60), return_exceptions=True)
+
+    left, freed = work(app, story, task_processes=1)
+
+    assert "ended with exit code 9" in str(left)
+    assert isinstance(freed, int)

@@ -1,8 +1,8 @@
 """Give each job of a process of tasks the same surroundings, whatever the job before it has left behind.
 
-What can be set back is set back: timers, signal handlers, the folder, limits, the environment, standard streams. What runs
-by itself cannot: after a job that left a thread or a program running, the process is replaced. Otherwise an alarm or a
-thread of one job would end the process while it runs another, whose attempt would count.
+What can be set back is set back: Python's timers, signal handlers, the folder, limits, the environment, standard streams.
+What runs by itself cannot: after a job that left a thread, a program or a timer of `timer_create` running, the process is
+replaced. Otherwise an alarm or a thread of one job would end the process while it runs another, whose attempt would count.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+#: Lists what `timer_create` of C has made. Some kernels do not have it (CONFIG_CHECKPOINT_RESTORE), and no other system.
+_TIMER_LIST = "/proc/self/timers"
+_TIMER_LIST_BYTES_MAX = 64 * 1024
 _STREAMS = ("stdin", "stdout", "stderr")
 #: A signal that is on its way may raise in the midst of a reset.
 _TIMES_MAX = 3
@@ -46,6 +49,8 @@ class Surroundings:
         self._files = {number: _kept_copy(number) for number in range(3)}
         self._streams = {name: getattr(sys, name) for name in _STREAMS}
         self._environ, self._variables = dict(os.environ), _variables()
+        self._timer_list = _opened(_TIMER_LIST)
+        self._timers = self._listed_timers()
         self._threads = set(sys._current_frames())  # noqa: SLF001 - also those that `threading` does not know
         self._in_python = sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), socket.getdefaulttimeout()
 
@@ -61,6 +66,9 @@ class Surroundings:
         return f"it cannot be reset: {type(failed).__name__}: {failed}"
 
     def _restore(self) -> None:
+        # What the job dropped is freed in its own time: a `__del__` may end the process. After a short job this takes a
+        # microsecond; a full collection would take longer than the job.
+        gc.collect(1)
         for timer in _TIMERS:
             signal.setitimer(timer, 0)
         faulthandler.cancel_dump_traceback_later()
@@ -112,12 +120,24 @@ class Surroundings:
         if threads:
             names = sorted(one.name for one in threading.enumerate() if one.ident in threads)
             yield f"a job left threads running: {', '.join(names) or len(threads)}"
+        if self._listed_timers() != self._timers:
+            yield "a job left a timer of timer_create()"
         if _has_children():
             yield "a job left a child process"
         if _identity() != self._identity:
             yield "a job changed the user, the group or the session of the process"
         if any(stream is not None and stream.closed for stream in self._streams.values()):
             yield "a job closed a standard stream"
+
+    def _listed_timers(self) -> bytes:
+        return b"" if self._timer_list is None else os.pread(self._timer_list, _TIMER_LIST_BYTES_MAX, 0)
+
+
+def _opened(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def _identity() -> tuple[Any, ...]:
