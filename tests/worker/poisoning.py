@@ -6,6 +6,7 @@ import contextvars
 import ctypes
 import faulthandler
 import gc
+import importlib
 import json
 import logging
 import os
@@ -186,7 +187,7 @@ def poison(how: str) -> int:
 
 
 @app.task(executor="process", max_attempts=1)
-def wait(seconds: float) -> int:
+def wait(seconds: float, padding: str = "") -> int:
     """Compute meanwhile: some timers count only that."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -225,6 +226,22 @@ def free(file: str) -> int:
     _kept.clear()
     gc.collect()
     return os.getpid()
+
+
+@app.task(executor="process", max_attempts=1)
+def replace(where: str, name: str, how: str) -> int:
+    """Replace a function, as a mock that is never undone."""
+    module, _, kind = where.partition(":")
+    found: Any = importlib.import_module(module)
+    setattr(getattr(found, kind) if kind else found, name, _REPLACED[how])
+    return os.getpid()
+
+
+def _raises(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("replaced")
+
+
+_REPLACED = {"nothing": lambda *_, **__: None, "raises": _raises, "hangs": lambda *_, **__: time.sleep(600)}
 
 
 def _change() -> None:

@@ -184,3 +184,27 @@ def test_a_job_pays_itself_for_what_it_dropped(app: Faultline, tmp_path: Path) -
 
     assert "ended with exit code 9" in str(left)
     assert isinstance(freed, int)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "how"),
+    [
+        ("pickle", "loads", "nothing"),
+        ("pickle", "loads", "raises"),
+        ("pickle", "loads", "hangs"),
+        ("socket:socket", "sendall", "nothing"),
+        ("socket:socket", "recv", "nothing"),
+        ("socket:socket", "fileno", "hangs"),
+    ],
+)
+def test_a_job_may_replace_the_functions_with_which_its_process_talks_to_the_worker(
+    app: Faultline, where: str, name: str, how: str
+) -> None:
+    async def story() -> Any:
+        first = await (await poisoning.replace.aenqueue(where, name, how)).aresult(20)
+        small, large = await poisoning.wait.aenqueue(0), await poisoning.wait.aenqueue(0, "x" * 50_000)
+        return first, await small.aresult(20), await large.aresult(20)
+
+    first, small, large = work(app, story, task_processes=1)
+
+    assert first == small == large

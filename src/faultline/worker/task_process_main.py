@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = JOB_BYTES_MAX + NUMBER.size
-#: Its own: a job may have replaced the functions of the module.
+# Looked up before the first job, like the methods of the sockets below. A job may replace the functions of these modules:
+# the next job would fail because of that, or run for ever because its worker is not told of its end.
 _written = json.JSONEncoder(ensure_ascii=False).encode
+_unpickled = pickle.loads
 
 
 def main() -> None:
@@ -135,7 +137,7 @@ class _Runner:
         limits, task, args_max = None, None, ARGS_BYTES_MAX
         generation = forks.generation
         try:
-            limits, module, path, job_id, values, queue, limit, (result_max, args_max) = pickle.loads(frame)  # noqa: S301 - the worker's
+            limits, module, path, job_id, values, queue, limit, (result_max, args_max) = _unpickled(frame)
             function = self.function(module, path)
             task = function.task
             # Its own context: what a job sets there is not the next one's.
@@ -238,7 +240,8 @@ class _Wire:
     def __init__(self, wire: socket.socket) -> None:
         wire.set_inheritable(False)
         # A child would keep it open, and its worker would not notice that this process has ended.
-        self._wire = forks.keep_from_forks(wire)
+        forks.keep_from_forks(wire)
+        self.fileno, self._send_all, self._receive_part = wire.fileno, wire.sendall, wire.recv
         self._lock = threading.Lock()
 
     def send(self, *head: object, body: str = "") -> None:
@@ -246,15 +249,12 @@ class _Wire:
         if body:
             frame += b"\n" + body.encode()
         with self._lock:
-            self._wire.sendall(LENGTH.pack(len(frame)) + frame)
-
-    def fileno(self) -> int:
-        return self._wire.fileno()
+            self._send_all(LENGTH.pack(len(frame)) + frame)
 
     def receive(self) -> Any:
         """None: the worker wants no more."""
         frame = self.receive_frame()
-        return None if frame is None else pickle.loads(frame)  # noqa: S301 - the worker's
+        return None if frame is None else _unpickled(frame)
 
     def receive_frame(self) -> bytes | None:
         head = self._read(LENGTH.size)
@@ -263,7 +263,7 @@ class _Wire:
     def _read(self, size: int) -> bytes | None:
         parts = bytearray()
         while len(parts) < size:
-            part = self._wire.recv(min(size - len(parts), 1 << 20))
+            part = self._receive_part(min(size - len(parts), 1 << 20))
             if not part:
                 return None
             parts += part
@@ -275,7 +275,7 @@ class _Jobs:
 
     def __init__(self, jobs: socket.socket, wire: _Wire) -> None:
         jobs.set_inheritable(False)
-        self._jobs = forks.keep_from_forks(jobs)
+        self._receive_job = forks.keep_from_forks(jobs).recv
         self._wire = wire
         self._both = select.poll()
         for one in (jobs, wire):
@@ -286,7 +286,7 @@ class _Jobs:
     def taken(self) -> bytes | None:
         """The next one, if it is there."""
         try:
-            return self._jobs.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+            return self._receive_job(_READ_BYTES, socket.MSG_DONTWAIT)
         except OSError:
             return None
 
