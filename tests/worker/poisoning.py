@@ -228,6 +228,19 @@ def free(file: str) -> int:
     return os.getpid()
 
 
+@app.task(executor="process", max_attempts=2, backoff=lambda _: 0)
+def exit_each_time(file: str) -> None:
+    _note_start(file)
+    os._exit(9)
+
+
+@app.task(executor="process", timeout=0.5, max_attempts=1)
+def die_when_asked() -> None:
+    """At the signal by which the worker asks where a task is that has timed out."""
+    signal.signal(signal.SIGRTMAX, signal.SIG_DFL)
+    time.sleep(60)
+
+
 @app.task(executor="process", max_attempts=1)
 def replace(where: str, name: str, how: str) -> int:
     """Replace a function, as a mock that is never undone."""

@@ -186,6 +186,56 @@ def test_a_job_pays_itself_for_what_it_dropped(app: Faultline, tmp_path: Path) -
     assert isinstance(freed, int)
 
 
+def test_a_process_that_died_of_an_earlier_job_costs_the_next_one_no_attempt(
+    app: Faultline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> Any:
+        first = await (await poisoning.leave_a_finalizer.aenqueue(kept=True)).aresult(60)
+        handle = await poisoning.free.aenqueue(str(tmp_path / "starts"))
+        return first, await handle.aresult(60), handle.id
+
+    first, second, job_id = work(app, story, task_processes=1)
+
+    assert (tmp_path / "starts").read_text().split() == [str(first), str(second)]
+    assert app.job(job_id).attempt == 1
+    (fields,) = [vars(one)["faultline_fields"] for one in caplog.records if one.getMessage() == "task_process_replaced"]
+    assert fields["job_id"] == job_id
+    assert "ended with exit code 9" in fields["reason"]
+
+
+def test_a_death_in_a_new_process_is_charged_to_its_job(app: Faultline, tmp_path: Path) -> None:
+    async def story() -> Any:
+        used = await (await poisoning.wait.aenqueue(0)).aresult(60)
+        handle = await poisoning.exit_each_time.aenqueue(str(tmp_path / "starts"))
+        await asyncio.gather(handle.aresult(60), return_exceptions=True)
+        return used, handle.id
+
+    used, job_id = work(app, story, task_processes=1)
+
+    # The first attempt runs again, because the process was not its own; the last attempt does not.
+    starts = (tmp_path / "starts").read_text().split()
+    assert (starts[0], len(set(starts))) == (str(used), 3)
+    assert app.job(job_id).attempt == 2
+
+
+def test_a_last_attempt_is_started_once_whatever_its_process_died_of(app: Faultline, tmp_path: Path) -> None:
+    async def story() -> Any:
+        await (await poisoning.wait.aenqueue(0)).aresult(60)
+        handle = await poisoning.exit_each_time.options(max_attempts=1).aenqueue(str(tmp_path / "starts"))
+        return (await asyncio.gather(handle.aresult(60), return_exceptions=True))[0]
+
+    error = work(app, story, task_processes=1)
+
+    assert len((tmp_path / "starts").read_text().split()) == 1
+    assert "ended with exit code 9; jobs that it had run before: 1" in str(error)
+
+
+def test_a_job_whose_process_dies_after_its_time_was_up_has_timed_out(app: Faultline) -> None:
+    _, error = results(app, [poisoning.wait.enqueue(0), poisoning.die_when_asked.enqueue()], task_processes=1)
+
+    assert "TimedOut: timed out after 0.5 s" in str(error)
+
+
 @pytest.mark.parametrize(
     ("where", "name", "how"),
     [

@@ -7,6 +7,8 @@ import contextlib
 import itertools
 import json
 import logging
+import os
+import signal
 import socket
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -43,10 +45,12 @@ class Jobs(Line):
     def __init__(self, size: int) -> None:
         super().__init__(computing.app, [])
         self.processes = TaskProcesses(size, computing.app.tasks.values())
+        #: A last attempt never runs again.
+        self.max_attempts = 1
 
     def start(self, task: str, limit: float | None = None, **args: Any) -> asyncio.Task[Any]:
         hold = held(task)
-        hold.lease.args = args
+        hold.lease.args, hold.lease.max_attempts = args, self.max_attempts
         return asyncio.create_task(self._result(hold, computing.app.tasks[task], limit))
 
     async def _result(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
@@ -116,6 +120,57 @@ def test_the_job_behind_one_whose_process_dies_runs_in_another(tmp_path: Path) -
     pid, (size, other) = run(story)
     assert size == 3
     assert other != pid
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The status of a process that has ended comes when this is set."""
+    event, report = asyncio.Event(), TaskProcesses._report  # noqa: SLF001
+
+    async def late(*args: Any) -> None:
+        await event.wait()
+        await report(*args)
+
+    monkeypatch.setattr(TaskProcesses, "_report", late)
+    return event
+
+
+def test_the_job_of_a_process_that_died_runs_again_in_a_new_one(tmp_path: Path, reported: asyncio.Event) -> None:
+    file = tmp_path / "pid"
+
+    async def story(jobs: Jobs) -> Any:
+        jobs.max_attempts = 2
+        first = await jobs.started("wait_for", file)
+        died = file.read_text()
+        os.kill(int(died), signal.SIGKILL)
+        _, used = await jobs.start("measure", text="abc")
+        reported.set()
+        await auntil(lambda: file.read_text() not in ("", died))
+        new = file.read_text()
+        file.write_text("go on")
+        return await first, {int(died), used, int(new)}
+
+    said, pids = run(story)
+    assert said == "go on"
+    assert len(pids) == 3
+
+
+def test_a_job_that_is_cancelled_while_its_process_dies_does_not_run_again(tmp_path: Path, reported: asyncio.Event) -> None:
+    file = tmp_path / "pid"
+
+    async def story(jobs: Jobs) -> Any:
+        jobs.max_attempts = 2
+        first = await jobs.started("wait_for", file)
+        died = file.read_text()
+        os.kill(int(died), signal.SIGKILL)
+        await auntil(lambda: not jobs.living)
+        first.cancel()
+        await asyncio.wait([first])
+        reported.set()
+        await jobs.start("measure", text="abc")
+        return died
+
+    assert run(story) == file.read_text()
 
 
 def test_a_timeout_ends_the_job_that_it_belongs_to(tmp_path: Path) -> None:

@@ -77,7 +77,20 @@ def frame_of(hold: Hold, task: Task[..., Any], limit: float | None, *bytes_max: 
 class Call:
     """A job that runs in a process, or waits for one. Without a frame: it only reserves one."""
 
-    __slots__ = ("answer", "began_at", "deaths", "frame", "hold", "is_late", "limit", "number", "source", "task", "timer")
+    __slots__ = (
+        "answer",
+        "began_at",
+        "deaths",
+        "frame",
+        "hold",
+        "is_late",
+        "limit",
+        "number",
+        "source",
+        "task",
+        "timer",
+        "wants_new_process",
+    )
 
     def __init__(
         self,
@@ -104,10 +117,19 @@ class Call:
         self.timer: asyncio.TimerHandle | None = None
         #: Its time is up: its process is about to be killed, whatever it answers.
         self.is_late = False
+        #: Its process died, perhaps because of an earlier job.
+        self.wants_new_process = False
 
     def begin(self, now: float) -> None:
         self.began_at = now
         self.source.queued -= 1
+
+    def begin_again(self) -> None:
+        """In a process that has run no other job."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.began_at, self.wants_new_process = None, True
+        self.source.queued += 1
 
     def end(self, value: Any, *, raised: bool) -> None:
         if self.timer is not None:
@@ -155,6 +177,8 @@ class TaskProcess:
         #: The first one runs, once the process has said so. The others wait for it.
         self.calls: deque[Call] = deque()
         self.is_ready = self.is_quick = self.is_reserved = self.is_closed = False
+        #: How many jobs have ended in it.
+        self.jobs_ended = 0
         self._loop.add_reader(stream, self._readable)
 
     @classmethod
@@ -186,6 +210,9 @@ class TaskProcess:
     @property
     def is_idle(self) -> bool:
         return self.is_ready and not self.calls and not self.is_reserved
+
+    def may_run(self, call: Call) -> bool:
+        return self.is_idle and not (call.wants_new_process and self.jobs_ended)
 
     @property
     def takes_ahead(self) -> bool:
@@ -339,6 +366,7 @@ class TaskProcess:
         assert call.task is not None  # noqa: S101 - it was given a job
         raised, value = _answered(how, content, body, call.task)
         self.calls.popleft()
+        self.jobs_ended += 1
         call.end(value, raised=raised)
         self.is_quick = self._loop.time() - (call.began_at or 0.0) < QUICK_SECONDS
         if then == "spent":

@@ -159,17 +159,24 @@ class TaskProcesses:
     def _give(self) -> None:
         waiting, living = self._waiting, self._living
         while waiting:
-            process = next((one for one in living if one.is_idle), None)
+            call = waiting[0]
+            process = next((one for one in living if one.may_run(call)), None)
             if process is None:
                 starting = sum(not one.is_ready for one in living)
                 if len(living) < self._size and starting < len(waiting):
                     self._start()
                     continue
+                if call.wants_new_process:
+                    used = next((one for one in living if one.is_idle), None)
+                    if used is None or starting:
+                        return
+                    self._end(used)  # in its place a new one starts
+                    continue
                 process = next((one for one in living if one.takes_ahead), None) if self._ahead else None
                 if process is None:
                     return
                 self._look_soon()
-            call = waiting.popleft()
+            waiting.popleft()
             if call.frame:
                 process.hand(call)
             else:
@@ -324,7 +331,7 @@ class TaskProcesses:
         """It runs what it is not to run, or sends what cannot be read, or could not import the program."""
         ran = self._end(process)
         if why is not None and ran is not None:
-            ran.end(why, raised=True)
+            self._end_of_dead(process, ran, why)
         self._hand_out()
 
     def has_died(self, process: TaskProcess) -> None:
@@ -344,7 +351,25 @@ class TaskProcesses:
         # Its number is no other group's as long as what it has started lives.
         process.kill_all()
         if ran is not None:
-            ran.end(end_of(ended.result() if ended.done() else None), raised=True)
+            self._end_of_dead(process, ran, end_of(ended.result() if ended.done() else None))
+            self._hand_out()
+
+    def _end_of_dead(self, process: TaskProcess, call: Call, why: ProcessDied) -> None:
+        """If the process had run other jobs, one of these may be the cause: memory that it kept, a library that it broke, an
+        object whose `__del__` exits. So this one runs again, in a new process. A last attempt never starts twice.
+        """
+        if call.is_late:
+            return  # it has timed out, and is about to end so
+        if not process.jobs_ended or call.began_at is None or call.hold is None:
+            call.end(why, raised=True)
+            return
+        lease, reason = call.hold.lease, f"{why}; jobs that it had run before: {process.jobs_ended}"
+        if call.answer.done() or lease.attempt >= lease.max_attempts:
+            call.end(ProcessDied(reason), raised=True)
+            return
+        events.emit("task_process_replaced", job_id=lease.job_id, task=lease.task, reason=f"{reason}; its job runs again")
+        call.begin_again()
+        self._again([call])
 
     def _end(self, process: TaskProcess) -> Call | None:
         process.kill()
