@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from faultline import BlockingJob, Faultline, Job, Restarted, Retry
+import psycopg
+
+from faultline import Backoff, BlockingJob, Faultline, Job, Restarted, Retry, current_job
 from tests.app.kinds import KINDS, task_of
-from tests.flow.running import signals, waits
-from tests.waiting import auntil
+from tests.flow.running import calls, signals, waits
+from tests.waiting import auntil, until
 from tests.worker.working import work
 
 if TYPE_CHECKING:
@@ -162,3 +164,87 @@ def test_a_job_that_made_no_call_in_its_new_attempt_writes_what_it_writes(app: F
         raise ValueError("after the call")
 
     assert told(app, program.enqueue()) == ["attempt 1"]
+
+
+@KINDS
+def test_a_step_that_runs_again_beside_one_that_has_ended_begins_its_stream_anew(app: Faultline, kind: str) -> None:
+    """What it had written before the other one was on record is not on record by that."""
+    tries: list[int] = []
+    handles: list[JobHandle[Any]] = []
+
+    @app.step
+    def quick() -> int:
+        until(lambda: _written(app, handles[0], "slow"))
+        return 1
+
+    @app.step
+    def slow() -> int:
+        job = current_job()
+        assert isinstance(job, Job | BlockingJob)
+        out = job.stream("slow")
+        tries.append(1)
+        out.write("a")
+        until(lambda: "1" in calls(app, handles[0]))
+        out.write("b")
+        if len(tries) == 1:
+            raise RuntimeError("stopped")
+        return 2
+
+    @task_of(app, kind, max_attempts=2, backoff=Backoff.fixed(0))
+    async def program(job: Job) -> None:
+        handles.append(app.handle(job.id))
+        await job.gather(job.do(quick), job.do(slow))
+
+    handle = program.enqueue()
+    told(app, handle)
+
+    assert list(handle.stream("slow")) == ["a", "b"]
+
+
+def test_branches_that_write_to_one_stream_are_kept_up_to_their_own_last_call(app: Faultline) -> None:
+    @app.step
+    def one() -> int:
+        return 1
+
+    @app.task(max_attempts=3, backoff=Backoff.fixed(0))
+    async def program(job: Job) -> None:
+        out = job.stream("s")
+        out.write("begun")
+
+        async def behind() -> None:
+            out.write("behind 1")
+            if job.attempt < 3:
+                await auntil(lambda: len(calls(app, app.handle(job.id))) == 2)
+                out.write("behind 2")
+                await auntil(lambda: len(_written(app, app.handle(job.id), "s")) >= 6)
+                raise RuntimeError("stopped")
+
+        async def ahead() -> None:
+            out.write("ahead 1")
+            await job.do(one)
+            out.write("ahead 2")
+            await job.do(one)
+            out.write("ahead 3")
+
+        await job.gather(job.branch(behind), job.branch(ahead))
+        out.write("end")
+
+    handle = program.enqueue()
+
+    found = told(app, handle)
+    whole: list[Any] = list(handle.stream("s"))
+    assert [item for item in whole if item.startswith("ahead")] == ["ahead 1", "ahead 2", "ahead 3"]
+    assert sorted(whole) == ["ahead 1", "ahead 2", "ahead 3", "begun", "behind 1", "end"]
+    assert (whole[0], whole[-1]) == ("begun", "end")
+    kept: list[Any] = []
+    for item in found:
+        kept = kept[: item.kept] if isinstance(item, Restarted) else [*kept, item]
+    assert kept == whole
+
+
+def _written(app: Faultline, handle: JobHandle[Any], name: str) -> list[Any]:
+    with psycopg.connect(app.dsn, autocommit=True) as connection:
+        rows = connection.execute(
+            "select jsonb_array_elements(chunk) from faultline.streams where job_id = %s and name = %s", (handle.id, name)
+        )
+        return [row[0] for row in rows]

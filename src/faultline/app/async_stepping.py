@@ -69,7 +69,7 @@ class Stepping(Recording):
             await self._record(call, call.as_recorded())
         while True:
             tries += 1
-            value, error = await self._tried(step, args, kwargs)
+            value, error = await self._tried(call, step, args, kwargs)
             if error is None:
                 # Not a try: its work is done, and another one would do it again.
                 return await self._done(call, value, step.returns)
@@ -86,10 +86,10 @@ class Stepping(Recording):
                 await self._record(call, call.as_recorded(tries=tries))
                 raise await self._wait(call, _pause(call, tries, seconds=seconds))
 
-    async def _tried(self, step: Step[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    async def _tried(self, call: Call[Any], step: Step[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
         """Call its function: what it returned, or its error."""
         try:
-            with within(step.name):
+            with within(call):
                 return await atimed(step.timeout_seconds, step.fn, args, kwargs), None
         except (Outcome, FlowTooLong, CostTooHigh):
             raise
@@ -137,7 +137,7 @@ class Stepping(Recording):
         try:
             async with self.transaction() as tx:
                 try:
-                    with within(call.name):
+                    with within(call):
                         value = await acalled(fn, (tx, *args), kwargs)
                     return await self._done(call, value, returns)
                 except Exception as error:

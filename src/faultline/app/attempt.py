@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from faultline.core.bounds import STEP_NAME_LENGTH_MAX
 from faultline.core.checks import check_readable
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
-from faultline.flow.calls import branch_around
+from faultline.flow.calls import branch_around, reach
 from faultline.store.joining.faults import as_psycopg
 from faultline.store.translation import is_about_data
 
@@ -173,6 +174,10 @@ class Attempt:
         if not self._hold.lease.in_flow or self.fencing_token <= 1:
             return False
         return partial(program.written.is_behind, program.root, program.root.counter)
+
+    def _reach(self) -> str:
+        """Where the program writes to a stream, as the database compares it with what is on record."""
+        return json.dumps(reach(self.program), separators=(",", ":"))
 
     def _stream_later(self) -> None:
         for stream in list(self._streams.values()):

@@ -79,7 +79,7 @@ class Beside(Calling):
         program.came_to_branch(call.number, call.name)
         fn, args, kwargs = call.what if isinstance(call.what, Begun) else (self._map_by_pages, call.what, {})
         branch = Branch(program, call.number, threading.current_thread(), call.branch, call.made_at)
-        branch.contest, branch.rank = call.contest, call.rank
+        branch.contest, branch.rank, branch.races = call.contest, call.rank, call.races
         branch.signature = (*call.branch.signature, f"{call.name.replace('/', ' ')}:{call.digest or ''}")
         return self._in_branch(branch, fn, args, kwargs)
 
@@ -219,7 +219,7 @@ class Beside(Calling):
         around, program = call.contest, call.branch.program
         contest = around or Contest(threading.Event)
         for index, one in enumerate(calls):
-            one.contend(contest, (*call.rank, index))
+            one.contend(contest, (*call.rank, index), (*call.races, call.number))
         heat = Heat(contest, len(calls), inner=around is not None)
         runners = [started(partial(self._contends, heat, index, one)) for index, one in enumerate(calls)]
         try:

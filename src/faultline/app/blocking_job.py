@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from faultline.app.held import Held
-    from faultline.core.model import Json
+    from faultline.app.streams import Batch
+    from faultline.core.model import Json, Unwritten
     from faultline.store.database import Database
     from faultline.store.joining import Session
     from faultline.store.statement import Statement
@@ -127,7 +128,7 @@ class BlockingJob(BlockingFlows):
         check_stream_name(name)
         if name not in self._streams:
             later = soon(COLLECT_SECONDS, self._flush_in_time, self._is_over)
-            self._streams[name] = Stream(self.id, name, later, self._is_repeating)
+            self._streams[name] = Stream(self.id, name, later, self._is_repeating, self._reach)
         return self._streams[name]
 
     def _flush_in_time(self) -> None:
@@ -158,11 +159,12 @@ class BlockingJob(BlockingFlows):
     def _write_streams(self) -> None:
         self._judge_streams()
         for stream in list(self._streams.values()):
-            batch = stream.batch()
-            if batch is not None:
-                statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
-                self._refuse_if_stale("stream", self._run(statement))
+            for batch in stream.batches():
+                self._refuse_if_stale("stream", self._run(self._streaming(stream, batch)))
                 stream.written(batch)
+
+    def _streaming(self, stream: Stream, batch: Batch) -> Statement[Unwritten]:
+        return streams.stream(self._hold.lease, stream.name, batch.first_position, batch.items, batch.reach)
 
     def _judge_streams(self) -> None:
         """What was written before the first call: it needs to be known what is recorded."""
@@ -279,9 +281,8 @@ class BlockingJob(BlockingFlows):
             self._judge_streams()
             for stream in list(self._streams.values()):
                 # The last moment: afterwards there is no lease.
-                if (batch := stream.batch()) is not None:
-                    statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
-                    self._refuse_if_stale("stream", self._send(transaction, statement))
+                for batch in stream.batches():
+                    self._refuse_if_stale("stream", self._send(transaction, self._streaming(stream, batch)))
                     stream.written(batch)
             self._refuse_if_changed(transaction)
             abandoned = [] if self.program is None else self.program.abandoned()

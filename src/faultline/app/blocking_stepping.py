@@ -70,7 +70,7 @@ class Stepping(Recording):
             self._record(call, call.as_recorded())
         while True:
             tries += 1
-            value, error = self._tried(step, args, kwargs)
+            value, error = self._tried(call, step, args, kwargs)
             if error is None:
                 # Not a try: its work is done, and another one would do it again.
                 return self._done(call, value, step.returns)
@@ -87,10 +87,10 @@ class Stepping(Recording):
                 self._record(call, call.as_recorded(tries=tries))
                 raise self._wait(call, _pause(call, tries, seconds=seconds))
 
-    def _tried(self, step: Step[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    def _tried(self, call: BlockingCall[Any], step: Step[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
         """Call its function: what it returned, or its error."""
         try:
-            with within(step.name):
+            with within(call):
                 return timed(step.timeout_seconds, step.fn, args, kwargs), None
         except (Outcome, FlowTooLong, CostTooHigh):
             raise
@@ -138,7 +138,7 @@ class Stepping(Recording):
         try:
             with self.transaction() as tx:
                 try:
-                    with within(call.name):
+                    with within(call):
                         value = called(fn, (tx, *args), kwargs)
                     return self._done(call, value, returns)
                 except Exception as error:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from faultline.app.held import Held
-    from faultline.core.model import Json
+    from faultline.app.streams import Batch
+    from faultline.core.model import Json, Unwritten
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.joining import Session
     from faultline.store.statement import Statement
@@ -135,7 +136,7 @@ class Job(Flows):
         check_stream_name(name)
         if name not in self._streams:
             later = asoon(COLLECT_SECONDS, self._flush_in_time, self._is_over)
-            self._streams[name] = Stream(self.id, name, later, self._is_repeating)
+            self._streams[name] = Stream(self.id, name, later, self._is_repeating, self._reach)
         return self._streams[name]
 
     async def _flush_in_time(self) -> None:
@@ -166,11 +167,12 @@ class Job(Flows):
     async def _write_streams(self) -> None:
         await self._judge_streams()
         for stream in list(self._streams.values()):
-            batch = stream.batch()
-            if batch is not None:
-                statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
-                self._refuse_if_stale("stream", await self._run(statement))
+            for batch in stream.batches():
+                self._refuse_if_stale("stream", await self._run(self._streaming(stream, batch)))
                 stream.written(batch)
+
+    def _streaming(self, stream: Stream, batch: Batch) -> Statement[Unwritten]:
+        return streams.stream(self._hold.lease, stream.name, batch.first_position, batch.items, batch.reach)
 
     async def _judge_streams(self) -> None:
         """What was written before the first call: it needs to be known what is recorded."""
@@ -289,9 +291,8 @@ class Job(Flows):
             await self._judge_streams()
             for stream in list(self._streams.values()):
                 # The last moment: afterwards there is no lease.
-                if (batch := stream.batch()) is not None:
-                    statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
-                    self._refuse_if_stale("stream", await self._send(transaction, statement))
+                for batch in stream.batches():
+                    self._refuse_if_stale("stream", await self._send(transaction, self._streaming(stream, batch)))
                     stream.written(batch)
             await self._refuse_if_changed(transaction)
             abandoned = [] if self.program is None else self.program.abandoned()

@@ -76,25 +76,32 @@ _IsRepeated: TypeAlias = "Callable[[], bool | Callable[[], bool]]"
 
 
 class Batch(NamedTuple):
-    """Items to send together."""
+    """Items that were written at one place of the program, to be sent together."""
 
     first_position: int
-    text: str
-    size: int
+    items: str
+    number: int
+    #: Where the program was.
+    reach: str
 
 
 class Stream:
     """A stream of a running job, as `job.stream(name)` gives it. May be used from any thread of the job."""
 
-    def __init__(self, job_id: UUID, name: str, soon: Callable[[], None], is_repeated: _IsRepeated) -> None:
+    def __init__(
+        self, job_id: UUID, name: str, soon: Callable[[], None], is_repeated: _IsRepeated, reach: Callable[[], str]
+    ) -> None:
         self.name = name
         self._job_id = job_id
         self._soon = soon
         self._is_repeated = is_repeated
+        #: Where the program is.
+        self._reach = reach
         self._lock = threading.Lock()
-        self._waiting: list[str] = []
+        #: By where the program was.
+        self._waiting: dict[str, list[str]] = {}
         #: Written before anybody knew what is recorded, and whether each was written before.
-        self._unjudged: list[tuple[str, int, Callable[[], bool]]] = []
+        self._unjudged: list[tuple[str, str, int, Callable[[], bool]]] = []
         self._position = 0
         self._bytes = 0
         self._error: Exception | None = None
@@ -111,16 +118,16 @@ class Stream:
         if repeated is True:
             return
         text = jsontext.encode(item, f"item of stream {self.name}")
-        size = len(text.encode()) + 2
+        size, reach = len(text.encode()) + 2, self._reach()
         with self._lock:
             if self._error is not None:
                 raise self._error
             is_first = not self._waiting and not self._unjudged
             if callable(repeated):
-                self._unjudged.append((text, size, repeated))
+                self._unjudged.append((reach, text, size, repeated))
             else:
                 self._judge()
-                self._append(text, size)
+                self._append(reach, text, size)
         if is_first:
             self._soon()
 
@@ -131,18 +138,18 @@ class Stream:
 
     def _judge(self) -> None:
         unjudged, self._unjudged = self._unjudged, []
-        for text, size, is_repeated in unjudged:
+        for reach, text, size, is_repeated in unjudged:
             if not is_repeated():
-                self._append(text, size)
+                self._append(reach, text, size)
 
-    def _append(self, text: str, size: int) -> None:
+    def _append(self, reach: str, text: str, size: int) -> None:
         if self._bytes + size > STREAM_BYTES_MAX:
             raise LimitReached(
                 f"stream {self.name} of job {self._job_id} would be longer than {STREAM_BYTES_MAX // 1024**2} MiB; write"
                 " less, write to several streams, or store it elsewhere and stream a reference"
             )
         self._bytes += size
-        self._waiting.append(text)
+        self._waiting.setdefault(reach, []).append(text)
 
     @property
     def is_unjudged(self) -> bool:
@@ -154,17 +161,23 @@ class Stream:
         """Whether something waits to be sent."""
         return self._error is None and bool(self._waiting or self._unjudged)
 
-    def batch(self) -> Batch | None:
-        """What waits to be sent."""
+    def batches(self) -> list[Batch]:
+        """What waits to be sent, by where the program was: of branches that write at the same time, one after the other."""
         with self._lock:
-            if not self._waiting or self._error is not None:
-                return None
-            return Batch(self._position, f"[{','.join(self._waiting)}]", len(self._waiting))
+            if self._error is not None:
+                return []
+            found, position = [], self._position
+            for reach, items in self._waiting.items():
+                found.append(Batch(position, f"[{','.join(items)}]", len(items), reach))
+                position += len(items)
+            return found
 
     def written(self, batch: Batch) -> None:
         with self._lock:
-            self._position += batch.size
-            del self._waiting[: batch.size]
+            self._position += batch.number
+            left = self._waiting.pop(batch.reach)[batch.number :]
+            if left:
+                self._waiting[batch.reach] = left
             more = bool(self._waiting)
         if more:
             self._soon()

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-#: The branch in which this code runs, or the name of the step that it is a part of. A new asyncio task inherits it.
-_around: ContextVar[Branch | str | None] = ContextVar("branch", default=None)
+#: The branch in which this code runs, or the step that it is a part of. A new asyncio task inherits it.
+_around: ContextVar[Branch | Made[Any] | None] = ContextVar("branch", default=None)
+#: More calls than a branch can make.
+_ALL = 999_999_999
 
 
 class Won(NamedTuple, Generic[R_co]):
@@ -42,6 +44,7 @@ class Made(Generic[R_co]):
         "call_id",
         "digest",
         "given_contest",
+        "given_races",
         "given_rank",
         "is_spawned",
         "kind",
@@ -77,6 +80,7 @@ class Made(Generic[R_co]):
         #: The race that it runs in, if that was made in the same branch, and its place there.
         self.given_contest: Contest | None = None
         self.given_rank: tuple[int, ...] = ()
+        self.given_races: tuple[str, ...] = ()
 
     def begin(self) -> None:
         if self.begun:
@@ -92,16 +96,21 @@ class Made(Generic[R_co]):
         for one in self.what if self.kind in ("gather", "race") else ():
             one.come_to()
 
-    def contend(self, contest: Contest, rank: tuple[int, ...]) -> None:
+    def contend(self, contest: Contest, rank: tuple[int, ...], races: tuple[str, ...]) -> None:
         """It runs in a race, and with it the calls that it runs beside each other."""
-        self.given_contest, self.given_rank = contest, rank
+        self.given_contest, self.given_rank, self.given_races = contest, rank, races
         for index, one in enumerate(self.what if self.kind in ("gather", "race") else ()):
-            one.contend(contest, (*rank, index))
+            one.contend(contest, (*rank, index), races)
 
     @property
     def contest(self) -> Contest | None:
         """The race that it runs in, at whatever depth."""
         return self.given_contest or self.branch.contest
+
+    @property
+    def races(self) -> tuple[str, ...]:
+        """The numbers of the races that it runs in."""
+        return self.given_races or self.branch.races
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -222,10 +231,10 @@ def current() -> object:
 def here(program: Program, runner: object) -> Branch:
     """The branch in which the program makes a call; `ConfigError` where it cannot make one."""
     around = _around.get()
-    if isinstance(around, str):
+    if isinstance(around, Made):
         raise ConfigError(
-            f"job {program.job_id}: step {around} makes a call of the flow, but a step is remembered as a whole; make the"
-            " call in the task itself"
+            f"job {program.job_id}: step {around.name} makes a call of the flow, but a step is remembered as a whole; make"
+            " the call in the task itself"
         )
     branch = around if isinstance(around, Branch) and around.program is program else program.root
     if branch.owner is None:
@@ -241,9 +250,35 @@ def here(program: Program, runner: object) -> Branch:
 def branch_around(program: Program) -> Branch | None:
     """The branch in which this code runs; None: it is part of a step."""
     around = _around.get()
-    if isinstance(around, str):
+    if isinstance(around, Made):
         return None
     return around if isinstance(around, Branch) and around.program is program else program.root
+
+
+def around_here() -> Branch | Made[Any] | None:
+    """As `within` takes it."""
+    return _around.get()
+
+
+def reach(program: Program | None) -> dict[str, int]:
+    """How far the program has come here: for each branch around this code, how many calls it has made.
+
+    What is written here is kept when a later call of one of these branches is on record. A step counts as a branch that ends
+    with it, and so does a race.
+    """
+    if program is None:
+        return {"": 0}
+    around, found = _around.get(), dict[str, int]()
+    if around is None or (around.branch if isinstance(around, Made) else around).program is not program:
+        around = program.root
+    found.update(dict.fromkeys(around.races, _ALL))
+    if isinstance(around, Made):
+        found[around.number] = _ALL
+    branch: Branch | None = around.branch if isinstance(around, Made) else around
+    while branch is not None:
+        found[branch.path] = branch.counter
+        branch = branch.parent
+    return found
 
 
 @contextlib.contextmanager
@@ -257,8 +292,8 @@ def stoppable(branch: Branch, call: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def within(around: Branch | str) -> Iterator[None]:
-    """What runs inside belongs to this branch, or is a part of the step with this name."""
+def within(around: Branch | Made[Any] | None) -> Iterator[None]:
+    """What runs inside belongs to this branch, or is a part of this step."""
     token = _around.set(around)
     try:
         yield

@@ -98,6 +98,8 @@ class Branch:
         #: The race that it runs in, at whatever depth, and the order of the arguments there.
         self.contest: Contest | None = None
         self.rank: tuple[int, ...] = ()
+        #: The numbers of the races that it runs in.
+        self.races: tuple[str, ...] = ()
         #: What each of the branches around it, and it itself, was made of: a name and a digest of the arguments.
         self.signature: tuple[str, ...] = ()
         #: It runs the undos of a saga: its calls are made although the saga has failed.

@@ -17,7 +17,7 @@ from faultline.app.current import current_job
 from faultline.app.job import Job
 from faultline.app.steps import Step
 from faultline.core.errors import ConfigError
-from faultline.flow.calls import branch_around, within
+from faultline.flow.calls import around_here, branch_around, within
 from faultline.flow.ending import RunEnded
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from faultline.app.options import Duration
     from faultline.app.steps import Retries
+    from faultline.flow.calls import Made
+    from faultline.flow.program import Branch
 
 #: What belongs to no tool call and no toolset.
 OTHER = "other"
@@ -148,14 +150,14 @@ class Conductor:
         """
         context = copy_context()
 
-        async def part() -> Any:
+        async def part(step: Branch | Made[Any] | None) -> Any:
             conducting.set(None)
-            with within(name):
+            with within(step):
                 return await body()
 
         async def run() -> Any:
             # With what the agent's own task knows, such as the trace that it is in.
-            return await asyncio.get_running_loop().create_task(part(), context=context)
+            return await asyncio.get_running_loop().create_task(part(around_here()), context=context)
 
         step: Step[..., Any] = Step(run, name=name, **options)
         if is_request:

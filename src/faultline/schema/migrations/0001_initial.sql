@@ -441,6 +441,10 @@ create table faultline.streams (
   chunk jsonb not null,
   -- All items up to and with these.
   bytes integer not null,
+  -- The position at which what this attempt writes begins.
+  begins_at integer not null,
+  -- Where the program was: for each branch around it, how many calls that had made. See keep_written.
+  reach jsonb not null,
   written_at timestamptz not null,
   primary key (job_id, name, fencing_token, position),
   constraint sane_name check (length(name) between 1 and 200)

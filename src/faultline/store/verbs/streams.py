@@ -61,9 +61,12 @@ class _Row(NamedTuple):
 _ROW = RowOf(_Row, state=Column("state", JobState), chunk=as_json("chunk"))
 
 
-def stream(lease: Lease, name: str, first_position: int, items: str) -> Statement[Unwritten]:
-    """Append items, the text of a JSON array, to a stream. Positions are those of this attempt, from 0."""
-    return for_one_lease("stream", lease, (name, first_position, items), "%s, %s, %s::jsonb")
+def stream(lease: Lease, name: str, first_position: int, items: str, reach: str = '{"": 0}') -> Statement[Unwritten]:
+    """Append items, the text of a JSON array, to a stream. Positions are those of this attempt, from 0.
+
+    `reach`: where the program is, the text of a JSON object, as `flow.calls.reach` has it.
+    """
+    return for_one_lease("stream", lease, (name, first_position, items, reach), "%s, %s, %s::jsonb, %s::jsonb")
 
 
 def no_job(job_id: UUID) -> str:

@@ -1,17 +1,21 @@
 -- Append items to a stream of a running job. Returns a refusal if the lease is lost, otherwise no row.
 -- Before: the caller holds the lease. After: readers can see the items. `items` is a JSON array; `first_position` is the
 -- position of its first item among all that this attempt has written to the stream, from 0. Sent again, nothing happens.
+-- `reach` says where the program is: an object with, for each branch around, how many calls that has made. The program itself is
+-- the branch "".
 --
 -- What an earlier attempt wrote is kept up to its last call on record: the program does not run again what was before that.
--- What it wrote afterwards is written again by this attempt, so it is deleted when this attempt writes for the first time.
--- A row with a greater token at a position that was there before tells readers so. Of a job without calls nothing is kept.
+-- What it wrote afterwards is written again by this attempt, so it is deleted when this attempt writes for the first time: see
+-- keep_written. A row with a greater token at a position that was there before tells readers so. Of a job without calls nothing is
+-- kept.
 create or replace function faultline.stream(
   job_id uuid,
   fencing_token bigint,
   owner text,
   name text,
   first_position integer,
-  items jsonb
+  items jsonb,
+  reach jsonb default '{"": 0}'
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -23,11 +27,15 @@ as $$
 declare
   bytes_max constant integer := 16777216;
   begins_at integer;
-  recorded_at timestamptz;
   before record;
 begin
   if jsonb_typeof(stream.items) is distinct from 'array' or jsonb_array_length(stream.items) = 0 then
     raise exception 'the items of a stream must be a JSON array that is not empty' using errcode = 'FL005';
+  end if;
+  if jsonb_typeof(stream.reach) is distinct from 'object'
+    or exists (select from jsonb_each(stream.reach) as r (branch, made) where jsonb_typeof(r.made) <> 'number')
+  then
+    raise exception 'reach must be a JSON object with a number for each branch' using errcode = 'FL005';
   end if;
   perform faultline.check_name('the name of a stream', stream.name, 200, trimmed => false);
   if stream.first_position is null or stream.first_position < 0 then
@@ -38,19 +46,13 @@ begin
       select * from faultline.refuse('stream', array[stream.job_id], array[stream.fencing_token], array[stream.owner], '{}');
     return;
   end if;
-  select s.position into begins_at
+  select s.begins_at into begins_at
   from faultline.streams s
   where s.job_id = stream.job_id and s.name = stream.name and s.fencing_token = stream.fencing_token
-  order by s.position
   limit 1;
   if begins_at is null then
-    select max(greatest(c.begun_at, c.ended_at)) into recorded_at
-    from faultline.calls c
-    where c.job_id = stream.job_id and c.kind <> 'after';
     perform faultline.set_current_verb('stream');
-    delete from faultline.streams s
-    where s.job_id = stream.job_id and s.name = stream.name
-      and (recorded_at is null or s.written_at > recorded_at);
+    perform faultline.keep_written(stream.job_id, stream.name, stream.fencing_token);
     perform faultline.set_current_verb('');
   end if;
   -- The last row in the order of readers.
@@ -70,10 +72,10 @@ begin
     raise exception 'stream "%" of job % would be longer than 16 MiB; nothing of this was written', stream.name, stream.job_id
       using errcode = 'FL007', hint = 'write less, write to several streams, or store it elsewhere and stream a reference';
   end if;
-  insert into faultline.streams (job_id, name, fencing_token, position, chunk, bytes, written_at)
+  insert into faultline.streams (job_id, name, fencing_token, position, chunk, bytes, begins_at, reach, written_at)
   values (
     stream.job_id, stream.name, stream.fencing_token, begins_at + stream.first_position, stream.items,
-    coalesce(before.bytes, 0) + octet_length(stream.items::text), faultline.clock()
+    coalesce(before.bytes, 0) + octet_length(stream.items::text), begins_at, stream.reach, faultline.clock()
   );
 end
 $$;
