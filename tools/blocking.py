@@ -52,6 +52,7 @@ _NAMES = {
     "Transaction": "BlockingTransaction",
     "aacquired": "acquired",
     "abeside": "beside",
+    "ablock": "block",
     "acalled": "called",
     "acurrent": "current",
     "aconnect": "connect",

@@ -21,7 +21,7 @@ from tests.cli.commands import faultline
 from tests.versions import pretend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tests.conftest import NewLogin
     from tests.driver import Driver
@@ -198,6 +198,51 @@ def test_what_stops_a_programs_login_is_told(
         assert (finding["check"], finding["level"]) == ("logins", level)
         assert finding["found"].startswith(f"{login} (faultline_{role}) {told}")
         assert login in finding["todo"]
+
+
+@pytest.fixture
+def slow(queue: Driver, new_login: NewLogin) -> Callable[[str, str], str]:
+    """Makes a login whose statements have 100 ms, and for which this function or view is slow where `condition` holds."""
+
+    def made(name: str, condition: str) -> str:
+        login = new_login("superuser")
+        queue.execute("create schema slow")
+        pause = f"pg_catalog.pg_sleep(case when {condition} then 1 else 0 end)"
+        if name.endswith("()"):
+            queue.execute(f"create function slow.{name} returns integer return (select pg_catalog.{name} from {pause})")
+        else:
+            queue.execute(f"create view slow.{name} as select s.* from {pause} cross join pg_catalog.{name} s")
+        queue.execute(f"alter role {login} set search_path = slow, pg_catalog")
+        queue.execute(f"alter role {login} set statement_timeout = '100ms'")
+        return login
+
+    return made
+
+
+@pytest.mark.parametrize("condition", ["current_query() like '%set_config%'", "current_query() = 'select pg_backend_pid()'"])
+def test_a_statement_timeout_that_ends_the_first_statements_is_named(
+    slow: Callable[[str, str], str], dsn: str, condition: str
+) -> None:
+    login = slow("pg_backend_pid()", condition)
+
+    told = visit(f"{dsn} user={login}")
+
+    [finding] = told["findings"]
+    assert (finding["check"], finding["level"]) == ("statement_timeout", "wrong")
+    assert finding["found"].startswith("it is so short that the server cancelled the first statement of this session")
+    assert "alter role ... set statement_timeout = '30s'" in finding["todo"]
+
+
+def test_a_statement_timeout_of_the_login_does_not_end_what_the_doctor_asks(
+    slow: Callable[[str, str], str], dsn: str
+) -> None:
+    login = slow("pg_settings", "true")
+
+    told = visit(f"{dsn} user={login}")
+
+    assert of_level(told, "wrong") == {}
+    assert of_level(told, "warning")["statement_timeout"] == "0.1 s"
+    assert "tokens only increase" in {finding["check"] for finding in told["findings"]}
 
 
 @pytest.mark.parametrize("how", ["noinherit", "noinherit in role faultline_viewer"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -111,6 +112,81 @@ IN_ASYNC: dict[str, tuple[Slip, str]] = {
     "an argument": (lambda job, it: job.do(it["step"], job.do(it["step"])), "call 1 (step) was not awaited"),
     "an argument of a child": (lambda job, it: job.call(it["child"], n=job.do(it["step"])), "call 1 (step) was not awaited"),
 }
+
+
+#: What is a block of a job, and what it is called.
+BLOCKS: dict[str, Callable[[Any], Any]] = {
+    "job.saga()": lambda job: job.saga(),
+    "job.transaction()": lambda job: job.transaction(),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_of_an_async_job_that_lacks_its_async_says_so(app: Faultline, block: str) -> None:
+    @app.task(max_attempts=1)
+    async def wrong(job: Job) -> None:
+        with BLOCKS[block](job):
+            pass
+
+    @app.task(max_attempts=1)
+    async def awaited(job: Job) -> None:
+        await BLOCKS[block](job)
+
+    for task in (wrong, awaited):
+        handle = task.enqueue()
+        error = ended(app, handle)
+
+        assert (
+            f"ConfigError: job {handle.id}: {block} needs `async with` in an async task; write: async with {block}"
+            in str(error)
+        )
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_of_a_blocking_job_that_has_an_async_says_so(app: Faultline, block: str) -> None:
+    async def enter(job: BlockingJob) -> None:
+        async with BLOCKS[block](job):
+            pass
+
+    @app.task(max_attempts=1)
+    def wrong(job: BlockingJob) -> None:
+        asyncio.run(enter(job))
+
+    handle = wrong.enqueue()
+    error = ended(app, handle)
+
+    assert (
+        f"ConfigError: job {handle.id}: {block} needs `with`, without async, in a blocking task; write: with {block}"
+        in str(error)
+    )
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_cursor_of_a_job_that_is_entered_the_wrong_way_says_so(app: Faultline, kind: str) -> None:
+    @app.task(max_attempts=1)
+    async def in_async(job: Job) -> None:
+        async with job.transaction() as tx:
+            with tx.cursor():  # type: ignore[attr-defined]
+                pass
+
+    async def enter(cursor: Any) -> None:
+        async with cursor:
+            pass
+
+    @app.task(max_attempts=1)
+    def in_blocking(job: BlockingJob) -> None:
+        with job.transaction() as tx:
+            asyncio.run(enter(tx.cursor()))
+
+    wrong, said = {
+        "async": (in_async, "ConfigError: tx.cursor() needs `async with` in an async task; write: async with tx.cursor()"),
+        "blocking": (
+            in_blocking,
+            "ConfigError: tx.cursor() needs `with`, without async, in a blocking task; write: with tx.",
+        ),
+    }[kind]
+
+    assert said in str(ended(app, wrong.enqueue()))
 
 
 @pytest.mark.parametrize("slip", [*IN_BOTH, *IN_ASYNC])

@@ -87,3 +87,35 @@ def test_a_worker_whose_clock_is_nowhere_can_be_shown(queue: Driver, ahead: str 
     queue.execute("select faultline.heartbeat('w', 'h', 1, '1', '{}', clock_ahead_seconds => %s::double precision)", ahead)
 
     assert queue.value("select clock_ahead_seconds from faultline.workers") == kept
+
+
+_ENQUEUES = {
+    "enqueue": "select faultline.enqueue('t', %s)",
+    "enqueue_many": 'select * from faultline.enqueue_many(format(\'[{"task": "t", "args": %%s}]\', %s::text))',
+    "fresh": 'select * from faultline.enqueue_many(format(\'[{"task": "t", "args": %%s}]\', %s::text), fresh => true)',
+    "enqueue_flow": "select * from faultline.enqueue_flow(format("
+    '\'[{"task": "t"}, {"name": "n", "task": "t", "args": %%s}]\', %s::text))',
+    "publish": "select * from faultline.publish('topic', %s::text)",
+}
+
+
+@pytest.mark.parametrize("way", _ENQUEUES)
+@pytest.mark.parametrize(
+    "value",
+    ['"\\u0000"', '"\\ud800"', "1e400000", "[-1E+131072]", "1e-16384 ", "9" * 131_073, "0." + "1" * 16_384],
+    ids=["nul", "half", "exponent", "sign", "small", "long", "precise"],
+)
+def test_no_way_to_enqueue_takes_what_jsonb_cannot_hold(queue: Driver, way: str, value: str) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        queue.execute(_ENQUEUES[way], f'{{"a": {value}}}')
+
+    assert refused.value.sqlstate == "FL005"
+    assert queue.value("select count(*) from faultline.jobs") == 0
+
+
+@pytest.mark.parametrize("value", ['"\\u00e9"', "1e999", '"1e5000 "', "9" * 200, '"\\\\u0000"'])
+@pytest.mark.parametrize("way", ["enqueue", "fresh"])
+def test_each_way_to_enqueue_keeps_the_text_of_what_jsonb_can_hold(queue: Driver, way: str, value: str) -> None:
+    queue.execute(_ENQUEUES[way], f'{{"a": {value}}}')
+
+    assert queue.value("select args::text from faultline.jobs") == f'{{"a": {value}}}'

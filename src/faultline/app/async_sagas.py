@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
@@ -12,6 +11,7 @@ from faultline.app.async_beside import Beside
 from faultline.app.async_calling import Called, Watched
 from faultline.app.async_stepping import Stepped
 from faultline.app.blame import is_caused_by
+from faultline.app.blocks import ablock
 from faultline.app.outcomes import ContinueAsNew, Outcome
 from faultline.app.slips import check_given, check_step, check_task
 from faultline.app.texts import storable
@@ -189,7 +189,7 @@ class Saga:
 class Sagas(Beside):
     """How sagas are undone."""
 
-    @asynccontextmanager
+    @ablock
     async def saga(self) -> AsyncIterator[Saga]:
         """What its parts did is undone, in reverse, when an error leaves it that no further attempt can repair.
 

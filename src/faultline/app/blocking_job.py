@@ -7,7 +7,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
@@ -18,6 +18,7 @@ from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.blocking_flows import BlockingFlows
 from faultline.app.blocking_transaction import BlockingTransaction
+from faultline.app.blocks import block
 from faultline.app.streams import COLLECT_SECONDS, FLUSH_SECONDS, Stream, check_stream_name, soon
 from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import JobTransaction, JoinedTransaction
@@ -180,7 +181,7 @@ class BlockingJob(BlockingFlows):
     def transaction(self, session: None = None) -> AbstractContextManager[BlockingTransaction]: ...
     @overload
     def transaction(self, session: Session) -> AbstractContextManager[JoinedTransaction]: ...
-    @contextmanager
+    @block
     def transaction(self, session: Session | None = None) -> Iterator[Any]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 

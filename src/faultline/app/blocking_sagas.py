@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
@@ -13,6 +12,7 @@ from faultline.app.blame import is_caused_by
 from faultline.app.blocking_beside import Beside
 from faultline.app.blocking_calling import Called, Watched
 from faultline.app.blocking_stepping import Stepped
+from faultline.app.blocks import block
 from faultline.app.outcomes import ContinueAsNew, Outcome
 from faultline.app.slips import check_given, check_step, check_task
 from faultline.app.texts import storable
@@ -192,7 +192,7 @@ class BlockingSaga:
 class Sagas(Beside):
     """How sagas are undone."""
 
-    @contextmanager
+    @block
     def saga(self) -> Iterator[BlockingSaga]:
         """What its parts did is undone, in reverse, when an error leaves it that no further attempt can repair.
 

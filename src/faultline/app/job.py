@@ -6,7 +6,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
@@ -17,6 +17,7 @@ from faultline.app.async_flows import Flows
 from faultline.app.async_transaction import Transaction
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
+from faultline.app.blocks import ablock
 from faultline.app.streams import COLLECT_SECONDS, FLUSH_SECONDS, Stream, asoon, check_stream_name
 from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import JobTransaction, JoinedTransaction
@@ -188,7 +189,7 @@ class Job(Flows):
     def transaction(self, session: None = None) -> AbstractAsyncContextManager[Transaction]: ...
     @overload
     def transaction(self, session: Session) -> AbstractAsyncContextManager[JoinedTransaction]: ...
-    @asynccontextmanager
+    @ablock
     async def transaction(self, session: Session | None = None) -> AsyncIterator[Any]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 

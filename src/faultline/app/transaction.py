@@ -16,6 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from faultline.app.blame import ABORTED, Mishap, of_session
+from faultline.app.blocks import refuse_async_with, refuse_with
 from faultline.app.texts import result_text
 from faultline.app.unawaited import Pending, refuse_unawaited, shortened
 from faultline.core.errors import ConfigError, FenceBroken
@@ -314,6 +315,8 @@ class _Cursor(_Guarded):
         setattr(self._raw, name, value)
 
     def __enter__(self) -> Any:
+        if not hasattr(self._raw, "__enter__"):
+            refuse_with("tx.cursor()")
         self._raw.__enter__()
         return self
 
@@ -321,6 +324,8 @@ class _Cursor(_Guarded):
         return self._raw.__exit__(*why)
 
     async def __aenter__(self) -> Any:
+        if not hasattr(self._raw, "__aenter__"):
+            refuse_async_with("tx.cursor()")
         await self._raw.__aenter__()
         return self
 

@@ -299,6 +299,18 @@ def unreachable(message: str) -> Finding:
     return Finding("connection", WRONG, message, todo)
 
 
+def cut_short() -> Finding:
+    """The server has cancelled what a session begins with, so nothing can be asked."""
+    return Finding(
+        "statement_timeout",
+        WRONG,
+        "it is so short that the server cancelled the first statement of this session; its programs fail too",
+        "raise it where it is set: for the login (alter role ... set statement_timeout = '30s'), for the database (alter"
+        " database ...), in the DSN, PGOPTIONS or postgresql.conf. To check the rest now:"
+        " PGOPTIONS='-c statement_timeout=0' faultline doctor",
+    )
+
+
 def connections(seen: Health, listed: Sequence[WorkerLine] | None) -> Iterator[Finding]:
     """`listed`: None if this login may not see the workers."""
     workers = listed or ()

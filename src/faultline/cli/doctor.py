@@ -14,7 +14,7 @@ import typer
 from faultline.cli import checks, limit_checks, logins, scheduled, tampering
 from faultline.cli.checks import Finding, Level
 from faultline.cli.database import AsJson, Dsn, print_json, resolved
-from faultline.core.errors import DatabaseUnavailable, SchemaError
+from faultline.core.errors import DatabaseUnavailable, SchemaError, StatementTimeout
 from faultline.core.settings import choose_timeout
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
             yield from _going_on("server", _looked_at(visit))
     except DatabaseUnavailable as error:
         yield "server", checks.unreachable(str(error))
+    except StatementTimeout:
+        yield "server", checks.cut_short()
 
 
 def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:

@@ -11,6 +11,7 @@ from faultline.store.connecting import CONNECT_SECONDS
 from faultline.store.database import Database, run_on
 from faultline.store.deadline import Deadline, until
 from faultline.store.reads import vitals
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -56,7 +57,7 @@ class Visit:
     def _connect(self) -> None:
         self._connection = self._database.connect()
         self._pid = self._connection.info.backend_pid
-        with until(self._connection, Deadline(self._seconds)):
+        with translated(self._database.dsn), until(self._connection, Deadline(self._seconds)):
             self.pooler = vitals.behind_pooler(self._connection)
             if not self.pooler:
                 vitals.lift_limits(self._connection)

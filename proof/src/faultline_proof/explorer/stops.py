@@ -40,7 +40,7 @@ $$;
 """
 #: What a function calls that neither reads what others write nor takes a lock that others want.
 _IDLE = re.compile(
-    r"faultline\.(?:clock|now|durable|allow_asynchronous_commit|set_current_verb|check_leases|new_id|digest|backoff|wake|wake_for|wake_new|wake_resolvers"
+    r"faultline\.(?:clock|now|durable|allow_asynchronous_commit|set_current_verb|check_leases|check_most|check_name|new_id|digest|backoff|wake|wake_for|wake_new|wake_resolvers"
     r"|refuse|judge|read_committed|read_jobs|same_call|same_spawn|join_flow)\("
 )
 _TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|;|\b(?:if|elsif|then|end\s+if|loop|end\s+loop)\b", re.IGNORECASE)

@@ -15,6 +15,7 @@ BATCH: dict[str, Change] = {
     "passes over locked rows": (" skip locked\n", "\n"),
     "says for which leases it did nothing": ("if coalesce(cardinality(done), 0) <", "if false and 0 <"),
 }
+_CALLS = "fail.failures -> (l.position::integer - 1) -> 'calls'"
 GUARDS: Guards = {
     "complete": {
         "refuses results that are no array": "jsonb_typeof(complete.results) <> 'array' or ",
@@ -46,11 +47,13 @@ GUARDS: Guards = {
     },
     "fail": {
         **BATCH,
-        "refuses failures that are no array": ("jsonb_typeof(fail.failures) is distinct from 'array'", "false"),
+        "refuses failures that are no array": ("when data_exception then", "when sqlstate 'FL999' then"),
         "refuses more or fewer failures than leases": (
-            "jsonb_array_length(fail.failures) <> cardinality(fail.job_ids)",
-            "false",
+            "jsonb_array_length(fail.failures) = cardinality(fail.job_ids)",
+            "true",
         ),
+        "refuses calls that are no array": "\n          or jsonb_typeof(f.calls) <> 'array'",
+        "takes null for no calls": (f"nullif({_CALLS}, 'null')", _CALLS),
         "refuses a failure without an ending": 'f."then" is null or ',
         "refuses an unknown ending": "f.\"then\" not in ('retry', 'fail', 'cancel') or ",
         "refuses an invalid delay": " or f.delay_seconds not between 0 and 31536000",
@@ -231,6 +234,9 @@ GUARDS: Guards = {
         "knows that a job has ended": "when known.state in ('succeeded', 'failed', 'cancelled') then 'not_running'",
         "knows that nobody holds the job": "when known.owner is null then 'lease_lost'",
         "knows that there is no such job": "when known.state is null then 'not_running'",
+    },
+    "check_most": {
+        "refuses less than nothing": ("if most < 0 then", "if false then"),
     },
     "check_leases": {
         "counts the tokens": ("cardinality(job_ids) is distinct from cardinality(tokens)", "false"),

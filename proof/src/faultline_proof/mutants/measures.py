@@ -151,6 +151,12 @@ GUARDS: Guards = {
             for name in ("leases", "clock_ahead_seconds")
         },
         "answers with the time": ("return faultline.clock();", "return 'epoch'::timestamptz;"),
+        "wants the id of a worker": (
+            "perform faultline.check_name('the id of a worker', heartbeat.worker_id, 100, known => true);",
+            "null;",
+        ),
+        "wants an id that owners can begin with": ("position('/' in heartbeat.worker_id) > 0", "false"),
+        "wants all but the clock": ("num_nulls(", "0 * num_nulls("),
     },
     "announce": {
         "stores the newest tasks": ("set tasks = announce.tasks", "set tasks = w.tasks"),

@@ -29,6 +29,9 @@ GUARDS: Guards = {
     },
     "enqueue_many": {
         "takes no key on trust": ("if some_key is not null then", "if false then"),
+        "takes no escape on trust": "\\\\u|",
+        "takes no exponent on trust": "[eE][+-]?[0-9]{4,}[],}[:space:]]|",
+        "takes no long number on trust": "|[0-9]{100}",
         "inserts nothing on trust unless asked": ("if enqueue_many.fresh then", "if true then"),
         "believes that the jobs appear late": "enqueue_many.appears_late\n    or ",
         "knows a transaction that has written": "    or pg_current_xact_id_if_assigned() is not null\n",

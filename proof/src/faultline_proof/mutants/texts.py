@@ -102,3 +102,5 @@ def common() -> Iterator[tuple[Cut, str]]:
                 yield Cut(function, guard, piece, "" if about == "role" else "null;"), about
         for call in re.findall(r"perform faultline\.check_leases\(.*\);", text):
             yield Cut(function, "refuses half a lease", call, "null;"), "half"
+        for call in re.findall(r"perform faultline\.check_most\(.*\);", text):
+            yield Cut(function, "refuses to look at less than nothing", call, "null;"), "most"

@@ -153,7 +153,7 @@ GUARDS: Guards = {
             "set_config('lock_timeout', '0', true)",
         ),
         "leaves the patience of its caller alone": "      perform set_config('lock_timeout', patience, true);\n",
-        "wants an age that is not negative": ("prune.older_than < interval '0'", "false"),
+        "wants an age that makes sense": ("prune.older_than not between interval '0' and interval '1000 years'", "false"),
         **{
             f"{what}: without an age, goes by its own setting": (
                 f"when '{what}' then s.{setting}",

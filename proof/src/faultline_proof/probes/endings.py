@@ -168,9 +168,32 @@ def pruning_without_an_age_goes_by_the_settings(sessions: Sessions) -> None:
 def pruning_what_makes_no_sense_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        for what, age in (("'everything'", "'60 s'"), ("'everything'", "null"), ("'ledger'", "'-1 s'")):
+        for what, age in (
+            ("'everything'", "'60 s'"),
+            ("'everything'", "null"),
+            ("'ledger'", "'-1 s'"),
+            ("'ledger'", "'1000000 years'"),
+        ):
             with refused(q, "FL005", what=f"prune({what}, {age})"):
                 q.execute(f"select faultline.prune({what}, {age})")
+
+
+@probe("most", "check_most")
+def nobody_looks_at_less_than_nothing(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("select faultline.sample(0), faultline.roll_up(0), faultline.prune('ledger', max_rows => 0)")
+        for call in (
+            "due_schedules('{}', -1)",
+            "outcomes(1, max_rows => -1)",
+            "prune('ledger', max_rows => -1)",
+            "reap(-1)",
+            "reconcile(-1)",
+            "roll_up(-1)",
+            "sample(-1)",
+        ):
+            with refused(q, "FL005", "must be a whole number from 0, not -1", what=call):
+                q.execute(f"select from faultline.{call}")
 
 
 @probe("cancel", "reap", "fail", "lease_details")

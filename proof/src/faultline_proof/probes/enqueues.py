@@ -228,6 +228,15 @@ def a_fresh_submission_is_believed_but_for_keys(sessions: Sessions) -> None:
         q.execute("select from faultline.enqueue_many(%s, fresh => true)", jobs)
 
 
+@probe("enqueue_many")
+def a_fresh_submission_has_no_arguments_that_jsonb_cannot_hold(sessions: Sessions) -> None:
+    q = sessions.open()
+    for value in ('"\\u0000"', "1e400000", "9" * 200_000):
+        with refused(q, "FL005", "job 1 of 1", what=value[:10]):
+            jobs = f'[{{"task": "t", "args": {{"a": {value}}}}}]'
+            q.execute("select from faultline.enqueue_many(%s::text, fresh => true)", jobs)
+
+
 @probe("insert_or_find_jobs", "prune", "settings", "guards.sql")
 def an_id_that_was_pruned_never_sees_an_old_token(sessions: Sessions) -> None:
     q = sessions.open()

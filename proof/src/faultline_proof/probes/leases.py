@@ -186,6 +186,9 @@ def each_attempt_of_a_batch_ends_as_it_says(sessions: Sessions) -> None:
         expect("waits", [_wait(q, lease.job_id) for lease in leases[1:]], [5.0, 9.0])
 
 
+_FAIL = "select faultline.fail(array[%s]::uuid[], array[1], array[%s], %s::jsonb)"
+
+
 @probe("fail")
 def failures_that_make_no_sense_are_refused(sessions: Sessions) -> None:
     q = sessions.open()
@@ -201,10 +204,13 @@ def failures_that_make_no_sense_are_refused(sessions: Sessions) -> None:
             '[{"then": "explode"}]',
             '[{"then": "retry", "delay_seconds": -1}]',
             '[{"then": "retry", "delay_seconds": 31536001}]',
+            '[{"then": "retry", "delay_seconds": "soon"}]',
+            '[{"then": "fail", "calls": 7}]',
+            "[1]",
         ):
             with refused(q, "FL005", "failures must be an array", what=repr(failures)):
-                call = "select faultline.fail(array[%s]::uuid[], array[1], array[%s], %s::jsonb)"
-                q.execute(call, lease.job_id, lease.owner, failures)
+                q.execute(_FAIL, lease.job_id, lease.owner, failures)
+        expect("refused", q.execute(_FAIL, lease.job_id, lease.owner, '[{"then": "fail", "calls": null}]'), [])
 
 
 @probe("fail")

@@ -27,6 +27,18 @@ def _told(q: Session, columns: str = "started") -> list[tuple[Any, ...]]:
     return q.execute(f"select queue, worker, {columns} from faultline.tallies order by queue, minute, worker")
 
 
+@probe("heartbeat")
+def a_heartbeat_that_says_too_little_is_refused(sessions: Sessions) -> None:
+    q = sessions.open()
+    for what, text in (
+        ("null, 'h', 1, '1', '{}'", "the id of a worker must have 1 to 100 characters"),
+        ("'w/1', 'h', 1, '1', '{}'", "the heartbeat of worker w/1 is refused"),
+        ("'w', 'h', 1, '1', null", "the heartbeat of worker w is refused"),
+    ):
+        with refused(q, "FL005", text, what=what):
+            q.execute(f"select faultline.heartbeat({what})")
+
+
 @probe("tally")
 def a_tally_counts_once_however_often_and_late_it_comes(sessions: Sessions) -> None:
     q = sessions.open()

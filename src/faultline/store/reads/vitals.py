@@ -227,12 +227,13 @@ def behind_pooler(connection: psycopg.Connection) -> bool:
 
 
 def lift_limits(connection: psycopg.Connection) -> None:
-    """Without the time limits of the login and the database, which are for programs: the doctor has limits of its own."""
-    connection.execute(
-        "select set_config(s.name, '0', false) from pg_settings s"
-        " where s.name in ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')"
-        " and s.source in ('global', 'database', 'user', 'database user', 'configuration file')"
-    )
+    """Without the time limits of the login and the database, which are for programs: the doctor has limits of its own. Those
+    that the DSN or PGOPTIONS give are the person's, and stay.
+    """
+    # One by one: to look up in `pg_settings` where each comes from takes longer than the shortest limit.
+    for name in (b"statement_timeout", b"lock_timeout", b"idle_in_transaction_session_timeout"):
+        if name.decode() not in connection.info.options:
+            connection.execute(b"set " + name + b" = 0")
 
 
 def server() -> Statement[Server]:

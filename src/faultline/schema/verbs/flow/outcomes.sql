@@ -26,6 +26,7 @@ declare
   -- Empty where all have succeeded and are pruned with this flow, as they mostly are: then nothing is looked up in it.
   taken jsonb;
 begin
+  perform faultline.check_most('max_rows', outcomes.max_rows);
   select nullif(c.result, '{"failed": {}, "results": {}}') into taken
   from faultline.calls c
   where c.id = outcomes.call_id and c.outcome in ('done', 'failed');

@@ -26,6 +26,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
+  makes_sense boolean;
   done bigint[];
   call_ids bigint[];
   watched uuid[];
@@ -33,15 +34,21 @@ declare
   unique_ids uuid[];
 begin
   perform faultline.check_leases(fail.job_ids, fail.tokens, fail.owners);
-  if jsonb_typeof(fail.failures) is distinct from 'array'
-    or jsonb_array_length(fail.failures) <> cardinality(fail.job_ids)
-    or exists (
-      select from jsonb_to_recordset(fail.failures) as f ("then" text, delay_seconds float8)
-      where f."then" is null or f."then" not in ('retry', 'fail', 'cancel') or f.delay_seconds not between 0 and 31536000
-    )
-  then
+  begin
+    makes_sense := jsonb_array_length(fail.failures) = cardinality(fail.job_ids)
+      and not exists (
+        select from jsonb_to_recordset(fail.failures) as f ("then" text, delay_seconds float8, calls jsonb)
+        where f."then" is null or f."then" not in ('retry', 'fail', 'cancel') or f.delay_seconds not between 0 and 31536000
+          or jsonb_typeof(f.calls) <> 'array'
+      );
+  exception
+    when data_exception then
+      null;  -- no array, an element that is no object, or a delay that is no number
+  end;
+  if makes_sense is not true then
     raise exception 'failures must be an array with one {"then": "retry"|"fail"|"cancel"} per lease'
-      using errcode = 'FL005', detail = 'delay_seconds, if given, must be between 0 and 31536000';
+      using errcode = 'FL005',
+        detail = 'delay_seconds, if given, must be between 0 and 31536000, and calls an array of numbers. Nothing was written.';
   end if;
   perform faultline.require_synchronous_commit();
   with held as materialized (
@@ -53,7 +60,7 @@ begin
       left(fail.failures -> (l.position::integer - 1) ->> 'error', 65536) as error,
       (
         select array_agg(c.number)
-        from jsonb_array_elements_text(fail.failures -> (l.position::integer - 1) -> 'calls') as c (number)
+        from jsonb_array_elements_text(nullif(fail.failures -> (l.position::integer - 1) -> 'calls', 'null')) as c (number)
       ) as calls,
       case fail.failures -> (l.position::integer - 1) ->> 'then'
         when 'cancel' then 'cancelled'

@@ -17,6 +17,7 @@ declare
   rows_gone integer;
   samples_gone integer;
 begin
+  perform faultline.check_most('max_rows', roll_up.max_rows);
   -- One at a time: two would wait for each other's rows.
   if not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) then
     return 0;

@@ -26,6 +26,7 @@ declare
   pages constant double precision := pg_relation_size('faultline.open_jobs') / current_setting('block_size')::integer;
   percent constant double precision := least(100, 100 * 2000 / greatest(1, pages));
 begin
+  perform faultline.check_most('exact_max', sample.exact_max);
   if not pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0)) then
     return false;
   end if;

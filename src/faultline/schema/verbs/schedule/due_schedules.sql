@@ -24,6 +24,7 @@ as $$
 declare
   at constant timestamptz := faultline.clock();
 begin
+  perform faultline.check_most('max_schedules', due_schedules.max_schedules);
   return query
     select s.name, s.revision, s.next_at, s.since, s.spec::text, at
     from faultline.schedules s

@@ -52,6 +52,11 @@ begin
   perform faultline.require_synchronous_commit();
   if enqueue_many.fresh then
     document := enqueue_many.jobs::json;
+    -- What jsonb cannot hold has an escape, a long exponent or very many digits. To look for these first costs a tenth of what
+    -- it costs to read everything as jsonb.
+    if enqueue_many.jobs ~ '\\u|[eE][+-]?[0-9]{4,}[],}[:space:]]|[0-9]{100}' then
+      document := faultline.read_jobs(enqueue_many.jobs, at, limits.args_bytes_max);
+    end if;
     with inserted as (
       insert into faultline.new_jobs
       select * from faultline.parse_new_jobs(document, at, limits.args_bytes_max)

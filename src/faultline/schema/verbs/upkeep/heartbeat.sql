@@ -17,6 +17,14 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 begin
+  perform faultline.check_name('the id of a worker', heartbeat.worker_id, 100, known => true);
+  if position('/' in heartbeat.worker_id) > 0
+    or num_nulls(heartbeat.host, heartbeat.pid, heartbeat.version, heartbeat.queues, heartbeat.sleeping, heartbeat.watched,
+      heartbeat.leases) > 0
+  then
+    raise exception 'the heartbeat of worker % is refused: its id must not have a "/", and only clock_ahead_seconds may be null',
+      heartbeat.worker_id using errcode = 'FL005', detail = 'Nothing was written.';
+  end if;
   -- First, so that this heartbeat is later than the start of the run.
   perform faultline.run_noticed_at();
   insert into faultline.workers as w (

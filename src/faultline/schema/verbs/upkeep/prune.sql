@@ -22,18 +22,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  horizon constant timestamptz := faultline.clock() - coalesce(prune.older_than, (
-    select make_interval(secs => case prune.what
-      when 'ledger' then s.keep_succeeded_seconds
-      when 'failed' then s.keep_failed_seconds
-      when 'journal' then s.keep_journal_seconds
-      when 'ticks' then s.keep_journal_seconds
-      when 'keys' then s.keep_keys_seconds
-      when 'flows' then s.keep_flows_seconds
-      when 'unique_keys' then 3600
-    end)
-    from faultline.settings s
-  ));
+  horizon timestamptz;
   pruned uuid[];
   highest bigint;
   rows_gone integer := 0;
@@ -45,9 +34,24 @@ declare
   ended_at timestamptz;
   part record;
 begin
-  if prune.older_than < interval '0' then
-    raise exception 'older_than must not be negative' using errcode = 'FL005';
+  perform faultline.check_most('max_rows', prune.max_rows);
+  -- A thousand years ago is a time that PostgreSQL has.
+  if prune.older_than not between interval '0' and interval '1000 years' then
+    raise exception 'older_than must be between 0 and 1000 years, not %', prune.older_than
+      using errcode = 'FL005', detail = 'Nothing was changed.';
   end if;
+  horizon := faultline.clock() - coalesce(prune.older_than, (
+    select make_interval(secs => case prune.what
+      when 'ledger' then s.keep_succeeded_seconds
+      when 'failed' then s.keep_failed_seconds
+      when 'journal' then s.keep_journal_seconds
+      when 'ticks' then s.keep_journal_seconds
+      when 'keys' then s.keep_keys_seconds
+      when 'flows' then s.keep_flows_seconds
+      when 'unique_keys' then 3600
+    end)
+    from faultline.settings s
+  ));
   perform faultline.set_current_verb('prune');
   case prune.what
     when 'ledger' then

@@ -70,6 +70,7 @@ declare
   parents uuid[];
   unique_ids uuid[];
 begin
+  perform faultline.check_most('max_jobs', reap.max_jobs);
   perform faultline.require_synchronous_commit();
   -- Every worker calls this every second, and there is rarely anything to do: then this one query is all it costs.
   if cardinality(dead) = 0

@@ -12,6 +12,7 @@ as $$
 declare
   ids uuid[];
 begin
+  perform faultline.check_most('max_jobs', reconcile.max_jobs);
   perform faultline.require_synchronous_commit();
   perform faultline.set_current_verb('reconcile');
   with doubled as materialized (
