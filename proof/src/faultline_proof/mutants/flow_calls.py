@@ -365,6 +365,33 @@ GUARDS: Guards = {
             "if false then",
         ),
     },
+    "keep_written": {
+        "keeps what stands before a later call": (
+            "\n        or r.made::numeric < (select l.last from last_of l where l.branch = r.branch)",
+            "",
+        ),
+        "keeps what has ended": ("r.branch in (select e.number from ended e)", "false"),
+        "keeps no step that has not ended": ("where k.has_ended and k.kind in", "where k.kind in"),
+        "counts a race": ("('step', 'atomic', 'race')", "('step', 'atomic')"),
+        "counts a branch that has ended": ("where k.kind = 'patch' and k.number like '%.0.0'", "where false"),
+        "counts no other change": (" and k.number like '%.0.0'", ""),
+        "counts no change as a call": (" from known k where k.kind <> 'patch') p", " from known k) p"),
+        "counts no pause": (" and c.kind not in ('after', 'retry')", ""),
+        "counts no call that is perhaps not made again": (" and c.doubtful is not true", ""),
+        "deletes the rest": ("s.position >= (select min(b.position) from behind b)\n", "false\n"),
+        "deletes nothing of another stream": (
+            "s.job_id = keep_written.job_id and s.name = keep_written.name and s",
+            "s.job_id = keep_written.job_id and s",
+        ),
+        "leaves no gaps": ("first.position + m.items - jsonb_array_length(m.chunk)", "m.position"),
+        "counts the size": ("first.bytes + m.added", "m.bytes"),
+        "has what moved read again": (
+            "keep_written.job_id, keep_written.name, keep_written.token,",
+            "keep_written.job_id, keep_written.name, m.fencing_token,",
+        ),
+        "begins behind what is kept": ("first.position + (select max(l.items) from moved l)", "first.position"),
+        "knows where it moved from": ("m.reach, m.written_at", "'{}', m.written_at"),
+    },
     "publish": {
         "enqueues for this topic": ("  where s.topic = publish.topic;", "  ;"),
         "refuses a payload that is no object": (
