@@ -25,7 +25,6 @@ GUARDS: Guards = {
         "looks at the job": "j.id = sync_claim.job_id and ",
     },
     "claim_limited": {
-        "wants READ COMMITTED": "  perform faultline.read_committed('a claim of a queue with limits');\n",
         "ends a claim that is left open": (
             "    perform set_config('idle_in_transaction_session_timeout', '5s', true);\n",
             "    null;\n",
