@@ -249,6 +249,14 @@ GUARDS: Guards = {
         ),
     },
     "maintain_queue": {
+        "writes a row that is missing again": (
+            "        perform faultline.limit_queue(maintain_queue.queue);\n",
+            "        null;\n",
+        ),
+        "waits for nobody who changes the queue": (
+            "where q.name = maintain_queue.queue for update skip locked;",
+            "where q.name = maintain_queue.queue for update;",
+        ),
         "hears everything once a minute": ("    limited_queue.seen_to := '0';\n", "    null;\n"),
         "brings turns back": ("if limited_queue.virtual_time > 1e6 then", "if false then"),
         "counts what is wrong anew": ("    perform faultline.recount_queue(maintain_queue.queue);\n", "    null;\n"),
@@ -269,6 +277,10 @@ GUARDS: Guards = {
         ),
     },
     "limit_queue": {
+        "writes a row that is missing again": ("if found and was then", "if was then"),
+        "counts what jobs hold": ("  perform faultline.recount_queue(limit_queue.queue);\n", ""),
+        "gives a row that was missing no tokens": ("case when was then 0 end, ", "null, "),
+        "puts who comes in behind those who wait": ("coalesce(max(g.virtual_time), 0)", "count(*) * 0"),
         "lets all that was enqueued before go to its group": (
             "  perform faultline.move_due_jobs_into_groups(limit_queue.queue, faultline.clock(), 2147483647);\n",
             "",
