@@ -71,7 +71,7 @@ GUARDS: Guards = {
         ),
     },
     "pick_permit_holders": {
-        "remembers the true time": (",\n        group_at = coalesce(j.group_at, j.next_run_at)", ""),
+        "remembers the true time": (",\n          group_at = coalesce(j.group_at, j.next_run_at)", ""),
     },
     "recheck_groups": {
         "calls retries that were put off": (

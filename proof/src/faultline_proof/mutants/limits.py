@@ -167,7 +167,14 @@ GUARDS: Guards = {
         ),
     },
     "pick_permit_holders": {
-        "takes one of a group": ("k.nth = 1 and (", "("),
+        "takes one of a group": ("k.nth = 1 and k.group_key", "k.group_key"),
+        "takes one of a group, however often it looks": (" and k.group_key <> all (group_keys)", ""),
+        "takes no job twice": ("        and r.ctid <> all (ctids)\n", ""),
+        "puts off together those that may not start": (
+            "array[pick_permit_holders.most, 500]",
+            "array[pick_permit_holders.most]",
+        ),
+        "takes no more than it may": ("limit pick_permit_holders.most - cardinality(ctids)", "limit 500"),
         "takes none beside one that runs": ("(coalesce(g.holding, 1) <= 1 or", "(true or"),
         "takes a token of the group": (
             "n.rate is not null and n.tokens < 1",

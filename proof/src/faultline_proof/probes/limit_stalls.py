@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from faultline_proof.probes.limit_queues import declare
-from faultline_proof.probes.limit_stage import done, expect_right_accounts, groups, limit, put, put_each, take
+from faultline_proof.probes.limit_stage import done, expect_right_accounts, failed, groups, limit, put, put_each, take
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -184,6 +184,32 @@ def groups_whose_jobs_are_locked_do_not_stop_the_others(sessions: Sessions) -> N
         sessions.clock.advance(0.2)
     expect("granted", found, ["z"])
     other.rollback()
+
+
+@probe("pick_permit_holders", "claim_limited")
+def retried_jobs_whose_groups_have_no_token_are_put_off_together(sessions: Sessions) -> None:
+    """By one claim of two jobs, which meets those that may start, too: one of a group, and no more than it was asked for."""
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", rate=1, per=3600, burst=1)
+    for group in ("first", "last", "left"):
+        limit(q, group, rate=1000, per=1, burst=1000)
+        put(q, group, 2 if group == "first" else 1, max_attempts=9)
+    put_each(q, 30)
+    held = take(q)
+    limit(q, "*", ordered=True)
+    first, *twins = sorted((one for one in held if one.group == "first"), key=lambda one: one.job_id)
+    others = [[one for one in held if str(one.group).startswith(group)] for group in ("g", "last", "left")]
+    for ours in ([first], others[0], twins, *others[1:]):
+        sessions.clock.advance(0.1)
+        failed(q, *ours)
+    found = take(q, 2)
+    expect("granted", groups(found), ["first", "last"])
+    due = q.execute(
+        "select distinct group_key from faultline.open_jobs where state = 'queued' and next_run_at <= faultline.clock()"
+    )
+    expect("still due", due, [("left",)])
+    expect_right_accounts(q)
 
 
 @probe("pick_groups", "clear_gone")
