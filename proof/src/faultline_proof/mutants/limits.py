@@ -87,7 +87,10 @@ GUARDS: Guards = {
         "keeps the caller's patience": "  perform set_config('lock_timeout', patience, true);\n",
     },
     "pick_groups": {
-        "passes many groups that are empty": ("      perform faultline.clear_gone(limited_queue, due);\n", "      null;\n"),
+        "passes many groups that are empty": ("least(10 * looks, 500)", "0"),
+        "takes no more than it was asked for": ("        where f.granted <= remaining\n", ""),
+        "looks past so many locked jobs only": ("    exit when locked >= 500;\n", ""),
+        "says that it has not looked at all": (" or round = 20 or locked >= 500;", " or round = 20;"),
         "moves on where groups come in": (
             "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time + 1) + cardinality(picked) * 1e-6;",
             "limited_queue.arrival_virtual_time;",
@@ -139,13 +142,6 @@ GUARDS: Guards = {
             ("s.are_first then coalesce(s.last_at", "true then coalesce(s.last_at"),
         ),
         "waits for the next token": ("due + make_interval(secs => (1 - s.tokens) / s.rate)", "due"),
-    },
-    "clear_gone": {
-        "leaves groups that have jobs": ("    where not exists (", "    where true or not exists ("),
-        "passes over what has expired": (
-            "        and (r.expires_at is null or r.expires_at > clear_gone.due or r.fencing_token > 0)\n",
-            "",
-        ),
     },
     "next_claim_at": {
         "says who has not done looking": ("when limited_queue.unfinished and room > 0 then", "when false then"),

@@ -212,7 +212,7 @@ def retried_jobs_whose_groups_have_no_token_are_put_off_together(sessions: Sessi
     expect_right_accounts(q)
 
 
-@probe("pick_groups", "clear_gone")
+@probe("pick_groups")
 def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sessions) -> None:
     """Not those whose jobs are there, nor those that hold a permit."""
     q = sessions.open()
@@ -234,6 +234,28 @@ def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sess
         done(q, *one)
     expect("granted", sorted(found), ["fresh", "g7", "holder"])
     done(q, *held)
+    expect_right_accounts(q)
+
+
+@probe("pick_groups", "next_claim_at")
+def a_claim_of_one_passes_hundreds_of_groups_whose_jobs_are_locked_and_then_lets_others_claim(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=2)
+    put_each(q, 2_000)
+    other.begin()
+    other.execute("select from faultline.open_jobs for update")
+    for name in "yz":
+        put(q, name, 1)
+    while q.value("select faultline.has_unapplied_events(s) from faultline.limited_queues s"):
+        q.execute("select faultline.maintain_limits()")
+    expect("granted by the first claim", take(q, 1), [])
+    passed = q.value("select count(*) from faultline.groups where not_before is not null")
+    expect(f"passed by one claim ({passed})", passed in range(500, 1_000), wanted=True)
+    expect("comes again at once", _next_turn(q), "-infinity")
+    found = [one.group for _ in range(3) for one in take(q, 1)]
+    expect("granted by three more", found, ["y"])
+    other.rollback()
     expect_right_accounts(q)
 
 
