@@ -88,7 +88,7 @@ GUARDS: Guards = {
     },
     "pick_groups": {
         "passes many groups that are empty": ("least(10 * looks, 500)", "0"),
-        "takes no more than it was asked for": ("        where f.granted <= remaining\n", ""),
+        "takes no more than it was asked for": ("        where f.claimed <= remaining\n", ""),
         "looks past so many locked jobs only": ("    exit when locked >= 500;\n", ""),
         "says that it has not looked at all": (" or round = 20 or locked >= 500;", " or round = 20;"),
         "moves on where groups come in": (

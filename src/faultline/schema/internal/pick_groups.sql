@@ -1,7 +1,8 @@
 -- Due jobs of groups, in the order of fair queueing: see share_room. Before: the caller holds the queue's lock. After: the groups
 -- have their new virtual times, tokens and permits, for the jobs whose ctids are returned, locked.
--- Up to 1,000 groups are served in one round. Where a round finds no job, because they are locked, or were cancelled or expired with
--- many others, the next one looks at one job each of ten times as many groups: a claim of one job would look at them one by one.
+-- Up to 1,000 groups are served in one round. Where a round finds no job, because they are locked, or were cancelled or expired
+-- with many others, the next one looks at one job each of ten times as many groups, 500 at most: a claim of one job would look at
+-- them one by one.
 create or replace function faultline.pick_groups(
   inout limited_queue faultline.limited_queues, due timestamptz, most integer, out ctids tid[]
 )
@@ -31,9 +32,9 @@ begin
       served := array(
         select f.served_group
         from (
-          select s as served_group, sum(s.jobs) over (rows unbounded preceding) as granted from unnest(served) s
+          select s as served_group, sum(s.jobs) over (rows unbounded preceding) as claimed from unnest(served) s
         ) f
-        where f.granted <= remaining
+        where f.claimed <= remaining
       );
     end if;
     perform faultline.save_served_groups(served, due);
