@@ -146,6 +146,9 @@ def groups_without_a_token_hide_no_job_that_may_start(sessions: Sessions) -> Non
     put_each(q, 300)
     for rate, fresh in ((1, "fresh"), (2, "another")):
         limit(q, "*", rate=rate, per=3600, burst=1)
+        while q.value("select faultline.has_unapplied_events(s) from faultline.limited_queues s"):
+            q.execute("select faultline.maintain_limits()")
+        expect("that claims would look at", q.value("select count(*) from faultline.groups where ready"), 0)
         put(q, fresh, 1)
         held = take(q, 1)
         expect(f"granted at {rate} an hour", groups(held), [fresh])
@@ -173,7 +176,7 @@ def groups_whose_jobs_are_locked_do_not_stop_the_others(sessions: Sessions) -> N
     q, other = sessions.open(), sessions.open()
     sessions.clock.take()
     limit(q, concurrency=1)
-    jobs = json.dumps([{"task": "t", "group": f"g{nth}", "unique": {"key": f"u{nth}"}} for nth in range(60)])
+    jobs = json.dumps([{"task": "t", "group": f"g{nth}", "unique": {"key": f"u{nth}"}} for nth in range(1_000)])
     q.execute("select from faultline.enqueue_many(%s::text)", jobs)
     other.begin()
     other.execute("select from faultline.enqueue_many(%s::text)", jobs)
