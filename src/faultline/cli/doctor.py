@@ -173,7 +173,7 @@ def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
             todo = "back up the database, find who writes to the tables directly, and read docs/how-to/troubleshooting.md"
             if name == "the_guards_are_in_place":
                 todo = "see the findings about guards and tables above for the repair"
-            elif name == "permits_are_counted":
+            elif name in ("permits_are_counted", "a_limited_queue_has_its_row"):
                 todo = "count them anew: call faultline.recount(); if it comes back, find who writes to the tables directly"
             yield "invariants", Finding(title, Level.WRONG, summary, todo, tuple(map(tuple, violation.rows)))
     if unseen:

@@ -10,8 +10,15 @@ if TYPE_CHECKING:
 _LEVELS = ("j.priority > level and j.priority < case when level < 0 then 0 else 32768 end", "j.priority > level")
 
 GUARDS: Guards = {
-    "has_due_ungrouped": {"does not search for priority 0": _LEVELS},
-    "pick_ungrouped": {"does not search for priority 0": _LEVELS},
+    "has_due_ungrouped": {
+        "does not search for priority 0": _LEVELS,
+        "looks at the first thousand": ("        limit 1000\n", ""),
+    },
+    "pick_ungrouped": {
+        "does not search for priority 0": _LEVELS,
+        "passes over a thousand others at most": ("- cardinality(ctids) + 1000", "+ 1000000"),
+        "takes those behind others": ("- cardinality(ctids) + 1000", "- cardinality(ctids)"),
+    },
     "budget_raised_since_asked": {
         "looks at what this run was told": (" and (w.value ->> 'token')::bigint = j.fencing_token", ""),
         "locks the budgets": "    for share of b\n",
@@ -71,7 +78,7 @@ GUARDS: Guards = {
         ),
     },
     "pick_permit_holders": {
-        "remembers the true time": (",\n        group_at = coalesce(j.group_at, j.next_run_at)", ""),
+        "remembers the true time": (",\n          group_at = coalesce(j.group_at, j.next_run_at)", ""),
     },
     "recheck_groups": {
         "calls retries that were put off": (

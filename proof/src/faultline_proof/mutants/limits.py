@@ -25,7 +25,6 @@ GUARDS: Guards = {
         "looks at the job": "j.id = sync_claim.job_id and ",
     },
     "claim_limited": {
-        "wants READ COMMITTED": "  perform faultline.read_committed('a claim of a queue with limits');\n",
         "ends a claim that is left open": (
             "    perform set_config('idle_in_transaction_session_timeout', '5s', true);\n",
             "    null;\n",
@@ -88,7 +87,10 @@ GUARDS: Guards = {
         "keeps the caller's patience": "  perform set_config('lock_timeout', patience, true);\n",
     },
     "pick_groups": {
-        "passes many groups that are empty": ("      perform faultline.clear_gone(limited_queue, due);\n", "      null;\n"),
+        "passes many groups that are empty": ("least(10 * looks, 500)", "0"),
+        "takes no more than it was asked for": ("        where f.claimed <= remaining\n", ""),
+        "looks past so many locked jobs only": ("    exit when locked >= 500;\n", ""),
+        "says that it has not looked at all": (" or round = 20 or locked >= 500;", " or round = 20;"),
         "moves on where groups come in": (
             "greatest(limited_queue.arrival_virtual_time, limited_queue.virtual_time + 1) + cardinality(picked) * 1e-6;",
             "limited_queue.arrival_virtual_time;",
@@ -141,13 +143,6 @@ GUARDS: Guards = {
         ),
         "waits for the next token": ("due + make_interval(secs => (1 - s.tokens) / s.rate)", "due"),
     },
-    "clear_gone": {
-        "leaves groups that have jobs": ("    where not exists (", "    where true or not exists ("),
-        "passes over what has expired": (
-            "        and (r.expires_at is null or r.expires_at > clear_gone.due or r.fencing_token > 0)\n",
-            "",
-        ),
-    },
     "next_claim_at": {
         "says who has not done looking": ("when limited_queue.unfinished and room > 0 then", "when false then"),
         "knows when recover holds it": ("s.limits_held_until > at", "false"),
@@ -168,7 +163,14 @@ GUARDS: Guards = {
         ),
     },
     "pick_permit_holders": {
-        "takes one of a group": ("k.nth = 1 and (", "("),
+        "takes one of a group": ("k.nth = 1 and k.group_key", "k.group_key"),
+        "takes one of a group, however often it looks": (" and k.group_key <> all (group_keys)", ""),
+        "takes no job twice": ("        and r.ctid <> all (ctids)\n", ""),
+        "puts off together those that may not start": (
+            "array[pick_permit_holders.most, 500]",
+            "array[pick_permit_holders.most]",
+        ),
+        "takes no more than it may": ("limit pick_permit_holders.most - cardinality(ctids)", "limit 500"),
         "takes none beside one that runs": ("(coalesce(g.holding, 1) <= 1 or", "(true or"),
         "takes a token of the group": (
             "n.rate is not null and n.tokens < 1",
@@ -250,6 +252,14 @@ GUARDS: Guards = {
         ),
     },
     "maintain_queue": {
+        "writes a row that is missing again": (
+            "        perform faultline.limit_queue(maintain_queue.queue);\n",
+            "        null;\n",
+        ),
+        "waits for nobody who changes the queue": (
+            "where q.name = maintain_queue.queue for update skip locked;",
+            "where q.name = maintain_queue.queue for update;",
+        ),
         "hears everything once a minute": ("    limited_queue.seen_to := '0';\n", "    null;\n"),
         "brings turns back": ("if limited_queue.virtual_time > 1e6 then", "if false then"),
         "counts what is wrong anew": ("    perform faultline.recount_queue(maintain_queue.queue);\n", "    null;\n"),
@@ -270,6 +280,10 @@ GUARDS: Guards = {
         ),
     },
     "limit_queue": {
+        "writes a row that is missing again": ("if found and was then", "if was then"),
+        "counts what jobs hold": ("  perform faultline.recount_queue(limit_queue.queue);\n", ""),
+        "gives a row that was missing no tokens": ("case when was then 0 end, ", "null, "),
+        "puts who comes in behind those who wait": ("coalesce(max(g.virtual_time), 0)", "count(*) * 0"),
         "lets all that was enqueued before go to its group": (
             "  perform faultline.move_due_jobs_into_groups(limit_queue.queue, faultline.clock(), 2147483647);\n",
             "",

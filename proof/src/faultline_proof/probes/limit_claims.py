@@ -15,7 +15,7 @@ from faultline_proof.probes.limit_stage import (
     running,
     take,
 )
-from faultline_proof.probes.probe import expect, probe, refused
+from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,17 +134,6 @@ def a_permit_is_free_however_its_lease_ends(sessions: Sessions) -> None:
         rest = take(q)
         expect("granted after that", len(rest), come_back)
         done(q, *rest) if rest else None
-
-
-@probe("claim_limited")
-def a_claim_of_a_queue_with_limits_needs_read_committed(sessions: Sessions) -> None:
-    q = sessions.open()
-    limit(q, concurrency=1)
-    put(q)
-    q.begin("repeatable read")
-    with refused(q, "FL005", "READ COMMITTED"):
-        take(q)
-    q.rollback()
 
 
 @probe("move_due_jobs_into_groups", "claim_limited")

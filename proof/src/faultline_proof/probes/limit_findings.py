@@ -359,15 +359,21 @@ def finding_19_a_claim_that_is_left_open_ends_by_itself_and_others_go_away(sessi
     expect("granted to another then", len(take(other, 1)), 1)
 
 
-@probe("claim_limited")
+@probe("claim", "read_committed")
 def finding_20_a_claim_under_an_old_snapshot_is_refused(sessions: Sessions) -> None:
-    q = sessions.open()
-    limit(q, concurrency=5)
+    """Also under one that is older than the first limit of the queue: it shows a queue without limits."""
+    q, operator = sessions.open(), sessions.open()
+    put(q, None, 5)
     for level in ("repeatable read", "serializable"):
         q.begin(level)
-        with refused(q, "FL005", "READ COMMITTED"):
+        q.execute("select from faultline.queues")
+        limit(operator, concurrency=1)
+        with refused(q, "FL005", "claim is possible in READ COMMITTED transactions only"):
             take(q)
         q.rollback()
+        sessions.hand.execute("delete from faultline.limits")
+        sessions.hand.execute("delete from faultline.limited_queues")
+        sessions.hand.execute("delete from faultline.queues")
 
 
 @probe("group_limit", "pick_groups", "free_permits")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from faultline.store.verbs import schedules
 from faultline_proof.probes.flow_plans import rows_read
-from faultline_proof.probes.limit_stage import done, failed, groups, limit, put, take
+from faultline_proof.probes.limit_stage import done, failed, groups, limit, put, put_each, take
 from faultline_proof.probes.probe import PROBES, Probe, expect, probe
 
 if TYPE_CHECKING:
@@ -153,6 +153,39 @@ PROBES.extend(
         ("where all had been done before", _begin_emptied),
     )
 )  # fmt: skip
+
+
+@probe("plan", "has_due_ungrouped", "pick_ungrouped")
+def due_jobs_of_groups_are_not_all_read_for_those_of_none(sessions: Sessions) -> None:
+    """They were delayed or retried, and are more than a claim moves into their groups."""
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "full", concurrency=1)
+    put(q, "full", 1)
+    expect("granted", groups(take(q)), ["full"])
+    put(q, "full", 10 * _BACKLOG, delay_seconds=1)
+    sessions.clock.advance(2)
+    with q.unsaved():
+        before = rows_read(q)
+        q.execute(_NEXT_TURN)
+        looked = rows_read(q) - before
+        expect("granted", take(q, 1), [])
+        claimed = rows_read(q) - before - looked
+    if looked > 3 * _BACKLOG or claimed > 6 * _BACKLOG:
+        raise AssertionError(f"a look read {looked} rows and a claim {claimed} beside a backlog of {10 * _BACKLOG}")
+
+
+@probe("pick_ungrouped", "has_due_ungrouped")
+def a_job_of_no_group_is_found_behind_others_that_are_due(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", ordered=True)
+    put_each(q, 20)
+    failed(q, *take(q))
+    sessions.clock.advance(1)
+    put(q, None, 1)
+    found = [one.group for _ in range(3) for one in take(q, 2)]
+    expect("granted by three claims of two", None in found, wanted=True)
 
 
 @probe("plan", "expire", "open_jobs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from faultline_proof.probes.limit_stage import done, failed, limit, put, take
+from faultline_proof.probes.limit_stage import done, expect_right_accounts, failed, groups, limit, put, take
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -126,6 +126,61 @@ def the_next_turn_is_when_something_may_be_granted(sessions: Sessions) -> None:
     expect("of one that is to go to its group", wait(), -10)
     take(q)
     expect("then", wait(), 70)
+
+
+@probe("limit_queue", "maintain_queue", "maintain_limits")
+def a_row_of_a_queue_that_was_lost_is_written_again_with_what_its_jobs_hold(sessions: Sessions) -> None:
+    """Deleted by hand, or not restored. By upkeep, and by who changes a limit."""
+    q = sessions.open()
+    sessions.clock.take()
+    for name, restore in (
+        ("upkeep", lambda: q.execute("select faultline.maintain_limits()")),
+        ("change", lambda: limit(q, "*", queue="change", weight=2)),
+        ("recount", lambda: q.value("select faultline.recount('recount')")),
+    ):
+        limit(q, queue=name, concurrency=3, rate=1, burst=10)
+        put(q, "a", 9, queue=name)
+        expect("granted", len(take(q, 2, queue=name)), 2)
+        sessions.hand.execute("delete from faultline.limited_queues where queue = %s", name)
+        expect("broken invariants", q.broken_invariants(), ["a_limited_queue_has_its_row"])
+        expect("granted without the row", take(q, queue=name), [])
+        restore()
+        expect_right_accounts(q)
+        expect("granted without a token", take(q, queue=name), [])
+        sessions.clock.advance(10)
+        expect("granted then", len(take(q, queue=name)), 1)
+        expect_right_accounts(q)
+
+
+@probe("limit_queue")
+def groups_keep_their_turns_when_the_row_of_their_queue_is_written_again(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=1)
+    put(q, "a", 9)
+    put(q, "b", 9)
+    for _ in range(6):
+        done(q, *take(q, 1))
+    sessions.hand.execute("delete from faultline.limited_queues")
+    q.execute("select faultline.maintain_limits()")
+    put(q, "new", 1)
+    found: list[str] = []
+    for _ in range(3):
+        held = take(q, 1)
+        found += groups(held)
+        done(q, *held)
+    expect("granted", found, ["a", "b", "new"])
+
+
+@probe("maintain_queue", "maintain_limits")
+def upkeep_does_not_wait_for_who_changes_a_queue_without_its_row(sessions: Sessions) -> None:
+    q, operator = sessions.open(), sessions.open()
+    limit(q, concurrency=1)
+    sessions.hand.execute("delete from faultline.limited_queues")
+    operator.begin()
+    limit(operator, concurrency=2)
+    sessions.at_once(q, lambda own: own.execute("select faultline.maintain_limits()"))
+    operator.commit()
+    expect_right_accounts(q)
 
 
 @probe("free_permits", "free_ended", "wake_for_free_permit")

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from faultline_proof.probes.limit_queues import declare
-from faultline_proof.probes.limit_stage import done, expect_right_accounts, groups, limit, put, put_each, take
+from faultline_proof.probes.limit_stage import done, expect_right_accounts, failed, groups, limit, put, put_each, take
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -146,6 +146,9 @@ def groups_without_a_token_hide_no_job_that_may_start(sessions: Sessions) -> Non
     put_each(q, 300)
     for rate, fresh in ((1, "fresh"), (2, "another")):
         limit(q, "*", rate=rate, per=3600, burst=1)
+        while q.value("select faultline.has_unapplied_events(s) from faultline.limited_queues s"):
+            q.execute("select faultline.maintain_limits()")
+        expect("that claims would look at", q.value("select count(*) from faultline.groups where ready"), 0)
         put(q, fresh, 1)
         held = take(q, 1)
         expect(f"granted at {rate} an hour", groups(held), [fresh])
@@ -173,7 +176,7 @@ def groups_whose_jobs_are_locked_do_not_stop_the_others(sessions: Sessions) -> N
     q, other = sessions.open(), sessions.open()
     sessions.clock.take()
     limit(q, concurrency=1)
-    jobs = json.dumps([{"task": "t", "group": f"g{nth}", "unique": {"key": f"u{nth}"}} for nth in range(60)])
+    jobs = json.dumps([{"task": "t", "group": f"g{nth}", "unique": {"key": f"u{nth}"}} for nth in range(1_000)])
     q.execute("select from faultline.enqueue_many(%s::text)", jobs)
     other.begin()
     other.execute("select from faultline.enqueue_many(%s::text)", jobs)
@@ -186,7 +189,33 @@ def groups_whose_jobs_are_locked_do_not_stop_the_others(sessions: Sessions) -> N
     other.rollback()
 
 
-@probe("pick_groups", "clear_gone")
+@probe("pick_permit_holders", "claim_limited")
+def retried_jobs_whose_groups_have_no_token_are_put_off_together(sessions: Sessions) -> None:
+    """By one claim of two jobs, which meets those that may start, too: one of a group, and no more than it was asked for."""
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", rate=1, per=3600, burst=1)
+    for group in ("first", "last", "left"):
+        limit(q, group, rate=1000, per=1, burst=1000)
+        put(q, group, 2 if group == "first" else 1, max_attempts=9)
+    put_each(q, 30)
+    held = take(q)
+    limit(q, "*", ordered=True)
+    first, *twins = sorted((one for one in held if one.group == "first"), key=lambda one: one.job_id)
+    others = [[one for one in held if str(one.group).startswith(group)] for group in ("g", "last", "left")]
+    for ours in ([first], others[0], twins, *others[1:]):
+        sessions.clock.advance(0.1)
+        failed(q, *ours)
+    found = take(q, 2)
+    expect("granted", groups(found), ["first", "last"])
+    due = q.execute(
+        "select distinct group_key from faultline.open_jobs where state = 'queued' and next_run_at <= faultline.clock()"
+    )
+    expect("still due", due, [("left",)])
+    expect_right_accounts(q)
+
+
+@probe("pick_groups")
 def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sessions) -> None:
     """Not those whose jobs are there, nor those that hold a permit."""
     q = sessions.open()
@@ -208,6 +237,28 @@ def a_claim_of_one_passes_thousands_of_groups_whose_jobs_are_gone(sessions: Sess
         done(q, *one)
     expect("granted", sorted(found), ["fresh", "g7", "holder"])
     done(q, *held)
+    expect_right_accounts(q)
+
+
+@probe("pick_groups", "next_claim_at")
+def a_claim_of_one_passes_hundreds_of_groups_whose_jobs_are_locked_and_then_lets_others_claim(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=2)
+    put_each(q, 2_000)
+    other.begin()
+    other.execute("select from faultline.open_jobs for update")
+    for name in "yz":
+        put(q, name, 1)
+    while q.value("select faultline.has_unapplied_events(s) from faultline.limited_queues s"):
+        q.execute("select faultline.maintain_limits()")
+    expect("granted by the first claim", take(q, 1), [])
+    passed = q.value("select count(*) from faultline.groups where not_before is not null")
+    expect(f"passed by one claim ({passed})", passed in range(500, 1_000), wanted=True)
+    expect("comes again at once", _next_turn(q), "-infinity")
+    found = [one.group for _ in range(3) for one in take(q, 1)]
+    expect("granted by three more", found, ["y"])
+    other.rollback()
     expect_right_accounts(q)
 
 

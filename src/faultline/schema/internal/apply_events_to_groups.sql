@@ -8,17 +8,7 @@ as $$
 #variable_conflict use_column
 declare
   second constant bigint := extract(epoch from due);
-  each_group constant jsonb := coalesce(
-    (select l.effective from faultline.limits l where l.queue = limited_queue.queue and l.group_key = '*'), '{}'
-  );
-  -- Read from the fields once, and not for every group.
-  each_cap constant integer := coalesce(faultline.cap_of(each_group), 2147483647);
-  each_rate constant double precision := faultline.rate_of(each_group);
-  each_burst constant double precision := (each_group ->> 'burst')::double precision;
-  each_weight constant double precision := faultline.weight_of(each_group);
-  have_own constant boolean := exists (
-    select from faultline.limits l where l.queue = limited_queue.queue and l.group_key not in ('', '*')
-  );
+  each_group constant faultline.group_limits := faultline.each_group_limits(limited_queue.queue);
 begin
   -- Each is looked up by a query of its own, and changed by its ctid: a join could be planned, while the tables are empty, as
   -- a walk over all groups of the queue.
@@ -30,7 +20,7 @@ begin
         when g.ready then limited_queue.virtual_time
         else limited_queue.arrival_virtual_time + row_number() over (order by s.run_at, s.group_key) * 1e-9
       end as arrival_virtual_time,
-      l.weight, l.rate, l.tokens,
+      l.weight, l.rate, t.tokens,
       h.holding < l.cap and g.not_before is null and (coalesce(g.has_waiting, false) or j.priority is not null) as may_start
     from unnest(
       apply_events_to_groups.group_keys, apply_events_to_groups.freed_groups, apply_events_to_groups.priorities,
@@ -42,24 +32,10 @@ begin
       order by g.changed_second desc
       limit 1
     ) g on true
-    left join lateral (
-      select each_group || o.effective as fields
-      from faultline.limits o
-      where have_own and o.queue = limited_queue.queue and o.group_key = s.group_key
-      limit 1
-    ) o on true
+    cross join lateral faultline.limits_of_group(limited_queue.queue, s.group_key, each_group) l
     cross join lateral (
-      select
-        case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end as cap,
-        case when o.fields is null then each_rate else faultline.rate_of(o.fields) end as rate,
-        case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
-        faultline.refilled(
-          g.tokens, g.refilled_at,
-          case when o.fields is null then each_rate else faultline.rate_of(o.fields) end,
-          case when o.fields is null then each_burst else (o.fields ->> 'burst')::double precision end, due
-        ) as tokens
-      offset 0
-    ) l
+      select faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, apply_events_to_groups.due) as tokens offset 0
+    ) t
     cross join lateral (select greatest(0, coalesce(g.holding, 0) - s.freed_group) as holding) h
     -- What came in may be gone: cancelled or expired with many others. A claim would look at each of their groups for nothing.
     left join lateral (

@@ -19,7 +19,6 @@ declare
   picked record;
   room integer;
 begin
-  perform faultline.read_committed('a claim of a queue with limits');
   -- Whoever claims in a transaction and leaves it open would stop the queue.
   if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '5 seconds' then
     perform set_config('idle_in_transaction_session_timeout', '5s', true);

@@ -1,4 +1,5 @@
--- Whether a job of no group is due in a queue with limits.
+-- Whether a job of no group is due in a queue with limits, among the first 1,000 due jobs of its priority. Retried and delayed
+-- jobs of groups that are due stand there, too, until claims have moved them into their groups: each claim would walk all of them.
 create or replace function faultline.has_due_ungrouped(queue text, due timestamptz) returns boolean
 language plpgsql volatile
 as $$
@@ -23,9 +24,16 @@ begin
       return false;
     end if;
     if exists (
-      select from faultline.open_jobs r
-      where r.queue = has_due_ungrouped.queue and r.state = 'queued' and r.priority = level and r.next_run_at <= has_due_ungrouped.due
-        and r.group_key is null
+      select
+      from (
+        select r.group_key, r.expires_at, r.fencing_token
+        from faultline.open_jobs r
+        where r.queue = has_due_ungrouped.queue and r.state = 'queued' and r.priority = level
+          and r.next_run_at <= has_due_ungrouped.due
+        order by r.next_run_at, r.id
+        limit 1000
+      ) r
+      where r.group_key is null
         and (r.expires_at is null or r.expires_at > has_due_ungrouped.due or r.fencing_token > 0)
     ) then
       return true;

@@ -7,17 +7,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  each_group constant jsonb := coalesce(
-    (select l.effective from faultline.limits l where l.queue = limited_queue.queue and l.group_key = '*'), '{}'
-  );
-  -- Read from the fields once, and not for every group.
-  each_cap constant integer := coalesce(faultline.cap_of(each_group), 2147483647);
-  each_rate constant double precision := faultline.rate_of(each_group);
-  each_burst constant double precision := (each_group ->> 'burst')::double precision;
-  each_weight constant double precision := faultline.weight_of(each_group);
-  have_own constant boolean := exists (
-    select from faultline.limits l where l.queue = limited_queue.queue and l.group_key not in ('', '*')
-  );
+  each_group constant faultline.group_limits := faultline.each_group_limits(limited_queue.queue);
 begin
   return array(
     select row(
@@ -43,20 +33,7 @@ begin
       )
       limit least(most, 1000)
     ) g
-    left join lateral (
-      select each_group || o.effective as fields
-      from faultline.limits o
-      where have_own and o.queue = limited_queue.queue and o.group_key = g.group_key
-      limit 1
-    ) o on true
-    cross join lateral (
-      select
-        case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end as cap,
-        case when o.fields is null then each_rate else faultline.rate_of(o.fields) end as rate,
-        case when o.fields is null then each_burst else (o.fields ->> 'burst')::double precision end as burst,
-        case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight
-      offset 0
-    ) l
+    cross join lateral faultline.limits_of_group(limited_queue.queue, g.group_key, each_group) l
     cross join lateral (
       select faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, list_ready_groups.due) as tokens offset 0
     ) t

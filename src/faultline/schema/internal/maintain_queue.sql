@@ -22,6 +22,13 @@ begin
   limit 1
   for update skip locked;
   if not found then
+    -- Locked by another session, or missing: then nothing would be granted until it is written again.
+    if not exists (select from faultline.limited_queues l where l.queue = maintain_queue.queue) then
+      perform from faultline.queues q where q.name = maintain_queue.queue for update skip locked;
+      if found then
+        perform faultline.limit_queue(maintain_queue.queue);
+      end if;
+    end if;
     return 0;
   end if;
   limited_queue := was;

@@ -621,6 +621,16 @@ create table faultline.groups (
 create index groups_virtual_time on faultline.groups (queue, holding_per_weight, virtual_time, group_key) where ready;
 create index groups_later on faultline.groups (queue, not_before) where not_before is not null;
 
+-- What each group of a queue may do. `cap`: how many of its jobs may run at once. `have_own`: some groups have limits of their own.
+create type faultline.group_limits as (
+  fields jsonb,
+  cap integer,
+  rate double precision,
+  burst double precision,
+  weight double precision,
+  have_own boolean
+);
+
 -- A group as a claim finds it: its limits, and how many of its jobs may be granted now.
 create type faultline.ready_group as (
   row_id tid,

@@ -7,6 +7,7 @@
 -- claim skip dead rows that vacuum cannot remove while a session holds an old snapshot. The ids order jobs that are due
 -- at the same time, as all jobs of one submission are.
 -- A suspended job is claimed when its time is up: that is the timeout of its waits.
+-- In READ COMMITTED transactions only.
 -- `syncs`: the caller runs nothing before `sync_claim` has said that the claim is on the disk. So the claim of a queue with limits
 -- does not wait for that itself, and neither do those that wait for its lock. Not in a transaction that has written before.
 --
@@ -66,6 +67,11 @@ begin
   if claim.owner is null or length(claim.owner) not between 1 and 200 then
     raise exception 'owner must have 1 to 200 characters' using errcode = 'FL005';
   end if;
+  -- An older snapshot could show a queue that has no limits yet, or a token floor that has been raised since.
+  -- Compared here, too: to call a function costs more than to compare.
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform faultline.read_committed('claim');
+  end if;
   select q.paused_at, q.limited into known_queue from faultline.queues q where q.name = claim.queue;
   if known_queue.paused_at is not null then
     return;
@@ -77,12 +83,6 @@ begin
     end if;
     return query select * from faultline.claim_limited(claim.queue, claim.owner, remaining);
     return;
-  end if;
-  if current_setting('transaction_isolation') <> 'read committed' then
-    -- The snapshot may be older than the floor: if the floor has been raised since, this raises 40001. Lock the table
-    -- first, as `recover` does: the opposite order could deadlock.
-    lock table faultline.open_jobs in row exclusive mode;
-    perform from faultline.settings s for share;
   end if;
   -- Large claims take turns. If two run at once, the later one finds rows that the earlier one has claimed. PostgreSQL
   -- locks the new version of such a row before it sees that the job is running, and keeps the lock: the owner could not
