@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline.store import verbs
 from faultline.store.verbs import flow, streams
@@ -75,11 +75,11 @@ def what_was_written_before_the_last_call_on_record_is_kept(sessions: Sessions) 
     old = q.new_lease()
     _write(q, old, 0, "1", "2")
     q.run(flow.record(old, [{"number": "1", "kind": "step", "name": "s", "outcome": "done", "result": 1}]))
-    _write(q, old, 2, "3")
+    _write(q, old, 2, "3", _=1)
     q.fail(old)
     new = q.claim_one()
-    _write(q, new, 0, "4")
-    _write(q, new, 1, "5")
+    _write(q, new, 0, "4", _=1)
+    _write(q, new, 1, "5", _=1)
     expect("from the beginning", _read(q, new.job_id), [(0, [1, 2]), (2, [4]), (3, [5])])
     expect("who had read on", _read(q, new.job_id, Position(old.fencing_token, 2)), [(2, [4]), (3, [5])])
 
@@ -89,17 +89,25 @@ def of_each_branch_and_step_is_kept_what_it_does_not_write_again(sessions: Sessi
     """Branch 1 has made a call since, branch 2 has not, branch 4 has ended; of the steps 5 and 6 one has ended."""
     q = sessions.open()
     old = q.new_lease()
-    _write(q, old, 0, "10", _=6, _1=0)
-    _write(q, old, 1, "20", _=6, _2=1)
-    _write(q, old, 2, "40", "41", _=6, _4=1)
-    _write(q, old, 4, "50", _=6, _5=999)
-    _write(q, old, 5, "60", _=6, _6=999)
-    _write(q, old, 6, "70", _=6, _7=999)
-    _write(q, old, 7, "11", _=6, _1=1)
+    _write(q, old, 0, "10", _=7, _1=0)
+    _write(q, old, 1, "20", _=7, _2=1)
+    _write(q, old, 2, "40", "41", _=7, _4=1)
+    _write(q, old, 4, "50", _=7, _5=999)
+    _write(q, old, 5, "60", _=7, _6=999)
+    _write(q, old, 6, "70", _=7, _7=999)
+    _write(q, old, 7, "11", _=7, _1=1)
     step = {"kind": "step", "name": "s", "outcome": "done"}
     begun = {"kind": "step", "name": "s"}
     ends = {"kind": "patch", "name": "end of the branch", "outcome": "done", "result": {"after": 1}}
-    rows = [("1.1", step), ("2.1", step), ("4.1", step), ("4.0.0", ends), ("5", step), ("6", begun), ("2.0.9", ends)]
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("1.1", step),
+        ("2.1", step),
+        ("4.1", step),
+        ("4.0.0", ends),
+        ("5", step),
+        ("6", begun),
+        ("2.0.9", ends),
+    ]
     q.run(flow.record(old, [{"number": number, **call} for number, call in rows]))
     q.run(flow.record(old, [{"number": "7", "kind": "race", "name": "race", "outcome": "done", "result": {"winner": 0}}]))
     other = q.run(streams.stream(old, "other", 0, "[0]", '{"": 1}'))
@@ -164,7 +172,7 @@ def a_reader_gets_no_more_than_it_asked_for_and_of_one_job_only(sessions: Sessio
     lease, other = q.new_lease(), q.new_lease()
     _write(q, other, 0, "0")
     sessions.hand.execute(
-        "insert into faultline.streams select %s, 'tokens', 1, n, '[1]', 3, now() from generate_series(0, 1001) n",
+        "insert into faultline.streams select %s, 'tokens', 1, n, '[1]', 3, 0, '{}', now() from generate_series(0, 1001) n",
         lease.job_id,
     )
     rows = "select array_agg(position) from faultline.chunks(%s, 'tokens', 1, 2, %s)"

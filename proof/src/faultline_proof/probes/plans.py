@@ -151,7 +151,7 @@ _ROWS_FOR = {
     "edges": "insert into faultline.edges select -n, 0, gen_random_uuid() from generate_series(1, %s) n",
     "signals": "insert into faultline.signals (job_id, name, sent_at) select gen_random_uuid(), 'answer', now()"
     " from generate_series(1, %s)",
-    "streams": "insert into faultline.streams select gen_random_uuid(), 'tokens', 1, 0, '[1]', 3, now()"
+    "streams": "insert into faultline.streams select gen_random_uuid(), 'tokens', 1, 0, '[1]', 3, 0, '{}', now()"
     " from generate_series(1, %s)",
     "unique_keys": "insert into faultline.unique_keys (queue, key, task, job_id, at)"
     " select 'default', n::text, 't', gen_random_uuid(), now() from generate_series(1, %s) n",

@@ -247,8 +247,8 @@ _SERVICE = (
     "insert into faultline.nudges (job_id, kind) values (gen_random_uuid(), 0)",
     "insert into faultline.sweeps (job_id) values (gen_random_uuid())",
     (
-        "insert into faultline.streams (job_id, name, fencing_token, position, chunk, bytes, written_at)"
-        " values (gen_random_uuid(), 'n', 1, 0, '1', 1, now())"
+        "insert into faultline.streams (job_id, name, fencing_token, position, chunk, bytes, begins_at, reach, written_at)"
+        " values (gen_random_uuid(), 'n', 1, 0, '1', 1, 0, '{}', now())"
     ),
     "insert into faultline.subscriptions (topic, task, subscribed_at) values ('t', 't', now())",
     "insert into faultline.unique_keys (queue, key, task, job_id, at) values ('q', 'k', 't', gen_random_uuid(), now())",
