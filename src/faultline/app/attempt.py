@@ -176,7 +176,7 @@ class Attempt:
         return partial(program.written.is_behind, program.root, program.root.counter)
 
     def _reach(self) -> str:
-        """Where the program writes to a stream, as the database compares it with what is on record."""
+        """Where the program writes to a stream, as the database compares it with what is recorded."""
         return json.dumps(reach(self.program), separators=(",", ":"))
 
     def _stream_later(self) -> None:
