@@ -10,7 +10,7 @@ import psycopg
 from faultline import Backoff, BlockingJob, Faultline, Job, Restarted, Retry, current_job
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, signals, waits
-from tests.waiting import auntil, until
+from tests.waiting import auntil
 from tests.worker.working import work
 
 if TYPE_CHECKING:
@@ -166,31 +166,30 @@ def test_a_job_that_made_no_call_in_its_new_attempt_writes_what_it_writes(app: F
     assert told(app, program.enqueue()) == ["attempt 1"]
 
 
-@KINDS
-def test_a_step_that_runs_again_beside_one_that_has_ended_begins_its_stream_anew(app: Faultline, kind: str) -> None:
+def test_a_step_that_runs_again_beside_one_that_has_ended_begins_its_stream_anew(app: Faultline) -> None:
     """What it had written before the other one was on record is not on record by that."""
     tries: list[int] = []
     handles: list[JobHandle[Any]] = []
 
     @app.step
-    def quick() -> int:
-        until(lambda: _written(app, handles[0], "slow"))
+    async def quick() -> int:
+        await auntil(lambda: _written(app, handles[0], "slow"))
         return 1
 
     @app.step
-    def slow() -> int:
+    async def slow() -> int:
         job = current_job()
-        assert isinstance(job, Job | BlockingJob)
+        assert isinstance(job, Job)
         out = job.stream("slow")
         tries.append(1)
         out.write("a")
-        until(lambda: "1" in calls(app, handles[0]))
+        await auntil(lambda: "1" in calls(app, handles[0]))
         out.write("b")
         if len(tries) == 1:
             raise RuntimeError("stopped")
         return 2
 
-    @task_of(app, kind, max_attempts=2, backoff=Backoff.fixed(0))
+    @app.task(max_attempts=2, backoff=Backoff.fixed(0))
     async def program(job: Job) -> None:
         handles.append(app.handle(job.id))
         await job.gather(job.do(quick), job.do(slow))
