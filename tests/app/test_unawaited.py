@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.background import BackgroundTask
 
-from faultline import Cancel, Faultline, FlowHandle, JobHandle, Limits, Schedules, Snooze, Task
+from faultline import Cancel, Faultline, FlowHandle, Job, JobHandle, Limits, Schedules, Snooze, Task
 from tests.worker.working import results, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline import Job, Transaction
+    from faultline import Transaction
     from tests.driver import Driver
 
 #: What forgets its await, and what the error says of it.
@@ -324,3 +324,15 @@ def test_outside_of_jobs_python_warns_as_of_any_coroutine(app: Faultline) -> Non
 
     assert asyncio.iscoroutine(call)
     call.close()
+
+
+def test_every_async_call_of_a_job_must_be_awaited() -> None:
+    """A call itself remembers that it was made; what the worker calls is not for programs."""
+    calls = [
+        name
+        for name, method in inspect.getmembers(Job, asyncio.iscoroutinefunction)
+        if not name.startswith("_") and name not in {"flush_streams", "run_by"}
+    ]
+
+    assert "take" in calls
+    assert [name for name in calls if not hasattr(getattr(Job, name), "__wrapped__")] == []

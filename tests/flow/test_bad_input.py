@@ -355,3 +355,21 @@ def test_what_decides_about_waits_is_refused_at_a_higher_isolation(app: Faultlin
 
     assert raised.value.sqlstate == "FL005"
     assert "read committed" in str(raised.value).lower()
+
+
+def test_a_signal_to_a_call_takes_its_number_as_text_or_not_and_nothing_else_of_another_type(app: Faultline) -> None:
+    @app.task
+    async def asks(job: Job) -> Any:
+        return await job.receive("go")
+
+    handle = asks.enqueue()
+
+    async def answers(_: Any) -> None:
+        for words in ({"name": 7}, {"name": "go", "key": 7}, {"name": "go", "for_call": 1.5}, {"name": ""}):
+            with pytest.raises(JobRejected, match="must be text of 1 to"):
+                await handle.asignal(**words)
+        with pytest.raises(JobRejected, match="idempotency_key must be text"):
+            await app.asignal(None, "go", idempotency_key=7)  # type: ignore[arg-type]
+        await handle.asignal("go", "yes", for_call=1)
+
+    assert ended(app, handle, waits(app), answers) == "yes"

@@ -246,3 +246,17 @@ def test_what_a_blocking_task_writes_while_earlier_items_are_sent_is_sent_too(
     handle = think.enqueue()
 
     assert work(app, lambda: read(handle)) == ["first", "last"]
+
+
+def test_who_reads_a_stream_with_for_on_an_event_loop_is_warned(app: Faultline) -> None:
+    @app.task
+    def says() -> None: ...
+
+    handle = says.enqueue()
+
+    async def reads() -> None:
+        with pytest.warns(RuntimeWarning, match="Write `async for`"):
+            assert list(handle.stream("s")) == []
+
+    app.cancel(handle.id)
+    asyncio.run(reads())

@@ -356,10 +356,10 @@ def test_only_an_attempt_that_writes_again_resets_a_stream(api: Api, db: Driver)
     db.run(flow.record(first, [{"number": "1", "kind": "step", "name": "s", "outcome": "done"}]))
     db.release(first)
     second = db.claim_one()
-    db.run(streams.stream(second, "tokens", 0, '["c", "d"]'))
+    db.run(streams.stream(second, "tokens", 0, '["c", "d"]', '{"": 1}'))
     db.fail(second)
     third = db.claim_one()
-    db.run(streams.stream(third, "tokens", 0, '["e"]'))
+    db.run(streams.stream(third, "tokens", 0, '["e"]', '{"": 1}'))
     db.complete(third)
 
     def read_behind(where: str) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.app.async_sagas import Sagas
+from faultline.app.unawaited import must_await
 from faultline.core.errors import ConfigError, CostTooHigh, StaleLease
 from faultline.core.limits import check_budget, check_cost
 from faultline.flow.calls import branch_around
@@ -25,6 +26,7 @@ class Takes(Sagas):
         #: How often this attempt has asked: a take whose answer was lost is known by its number.
         self._takes = 0
 
+    @must_await
     async def take(self, budget: str, *, cost: float) -> None:
         """Take from a budget what this job is about to use, once the cost is known: `await job.take("openai", cost=800)`.
 

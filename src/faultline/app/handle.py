@@ -48,11 +48,11 @@ class Looks(Protocol):
     async def ajob(self, job_id: UUID | str) -> JobRecord: ...
 
     def signal(
-        self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | None, by: str | None
+        self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | int | None, by: str | None
     ) -> bool: ...
 
     async def asignal(
-        self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | None, by: str | None
+        self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | int | None, by: str | None
     ) -> bool: ...
 
     def cancel(self, job_id: UUID, reason: str | None, *, undo: bool, by: str | None) -> JobState: ...
@@ -151,7 +151,13 @@ class JobHandle(Generic[R]):
         return await self._app.ajob(self.id)
 
     def signal(
-        self, name: str, payload: Any = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        for_call: str | int | None = None,
+        by: str | None = None,
     ) -> bool:
         """Send a signal to the job: if it waits for it, it goes on; if not yet, it keeps it. Returns whether it is new.
 
@@ -165,13 +171,19 @@ class JobHandle(Generic[R]):
 
     @must_await
     async def asignal(
-        self, name: str, payload: Any = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        for_call: str | int | None = None,
+        by: str | None = None,
     ) -> bool:
         """`signal` for async programs."""
         return await self._app.asignal(self.id, name, payload, key=key, for_call=for_call, by=by)
 
     def cancel(self, reason: str | None = None, *, undo: bool = False, by: str | None = None) -> JobState:
-        """Cancel the job, queued or running, with its children. Raises `IllegalTransition` if it has already ended.
+        """Cancel the job, queued or running, with its children. Raises `IllegalTransition` if it has succeeded or failed.
 
         :param reason: Recorded in the journal, and shown as the error of the job.
         :param undo: Undo its open sagas first, and those of its children.

@@ -118,7 +118,7 @@ class JoinedApp:
         *,
         idempotency_key: str | None = None,
         key: str | None = None,
-        for_call: str | None = None,
+        for_call: str | int | None = None,
         by: str | None = None,
     ) -> bool:
         """As `app.signal`.
@@ -143,7 +143,7 @@ class JoinedApp:
         *,
         idempotency_key: str | None = None,
         key: str | None = None,
-        for_call: str | None = None,
+        for_call: str | int | None = None,
         by: str | None = None,
     ) -> bool:
         """`signal` for async sessions."""

@@ -87,7 +87,7 @@ class Operations:
     def cancel(
         self, job_id: UUID | str, reason: str | None = None, *, undo: bool = False, by: str | None = None
     ) -> JobState:
-        """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
+        """Cancel a queued or running job. Raises `IllegalTransition` if it has succeeded or failed.
 
         :param job_id: Which job.
         :param reason: Recorded in the journal, and shown as the error of the job.
@@ -232,7 +232,7 @@ class Operations:
         *,
         idempotency_key: str | None = None,
         key: str | None = None,
-        for_call: str | None = None,
+        for_call: str | int | None = None,
         by: str | None = None,
     ) -> bool:
         """Send a signal to a job: one that waits for it goes on, one that does not yet keeps it. Returns whether it is new.
@@ -260,7 +260,7 @@ class Operations:
         *,
         idempotency_key: str | None = None,
         key: str | None = None,
-        for_call: str | None = None,
+        for_call: str | int | None = None,
         by: str | None = None,
     ) -> bool:
         """`signal` for async programs."""
@@ -274,7 +274,7 @@ class Operations:
         payload: Any,
         idempotency_key: str | None,
         key: str | None,
-        for_call: str | None,
+        for_call: str | int | None,
         by: str | None,
     ) -> Statement[bool]:
         """What sends a signal."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from faultline.core import bounds
+from faultline.core.checks import check_text
 from faultline.operate import who
 from faultline.operate.who import logged
 from faultline.store.verbs import flow
@@ -22,7 +24,7 @@ def signal(
     payload: Json = None,
     *,
     key: str | None = None,
-    for_call: str | None = None,
+    for_call: str | int | None = None,
     by: str | None = None,
     idempotency_key: str | None = None,
     only_queues: Sequence[str] | None = None,
@@ -33,14 +35,18 @@ def signal(
     are not found. With `by`, the journal records who sent it.
     """
     who.check(by, None)
+    number = str(for_call) if isinstance(for_call, int) else for_call
+    check_text("the name of a signal", name, bounds.SIGNAL_NAME_LENGTH_MAX)
+    for what, text in (("key", key), ("for_call", number), ("idempotency_key", idempotency_key)):
+        check_text(what, text, bounds.KEY_LENGTH_MAX)
     statement = flow.signal(
         job_id,
         name,
         payload,
         key=key,
-        for_call=for_call,
+        for_call=number,
         sent_by=by,
         idempotency_key=idempotency_key,
         only_queues=only_queues,
     )
-    return logged(statement, "signal_sent", job_id=job_id or idempotency_key, signal=name, for_call=for_call, by=by)
+    return logged(statement, "signal_sent", job_id=job_id or idempotency_key, signal=name, for_call=number, by=by)

@@ -97,7 +97,9 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
         return schema_missing
     match error:
         case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedColumn():
-            return errors.SchemaBehind(f"{message}; run: faultline migrate")
+            return errors.SchemaBehind(
+                f"{message}; run: faultline migrate. If the schema is up to date, an argument has a wrong type"
+            )
         case psycopg.DataError() if error.sqlstate is not None:
             detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
             return errors.JobRejected(f"PostgreSQL cannot store these values: {message}{detail}")

@@ -96,10 +96,10 @@ GUARDS: Guards = {
         "finds a saga that was undone": ("and c.kind = 'saga' and", "and false and"),
     },
     "refuse_reopening": {
-        "refuses a child whose saga was undone": ("  if saga is null and not exists (", "  if true or not exists ("),
-        "refuses a child that is being undone": ("  if saga is null and not exists (", "  if saga is null or not exists ("),
+        "refuses a child whose saga was undone": ("  if saga is null and not (\n", "  if true or not (\n"),
+        "refuses a child that is being undone": ("  if saga is null and not (\n", "  if saga is null or not (\n"),
         "lets a child run that undoes nothing": (" and c.kind = 'saga' and c.outcome = 'failed'", ""),
-        "lets a child start over whose undo failed": (" and j.state in ('queued', 'running') and c.kind", " and c.kind"),
+        "lets a child start over whose undo failed": ("in ('queued', 'running')\n    and", "is not null\n    and"),
     },
     "refuse_behind": {
         "refuses what cannot run again": ("and f.args is null) then", "and false) then"),

@@ -212,7 +212,7 @@ def a_flow_that_is_being_forgotten_is_not_undone_yet(sessions: Sessions) -> None
     lease = _begun(q)
     q.fail(lease, then="fail")
     q.begin()
-    q.execute("update faultline.flows set live_at = live_at")
+    q.execute("select from faultline.flows for update")
     with refused(other, "55P03", "try again"):
         sessions.at_once(other, lambda session: session.run(verbs.undo(lease.job_id)))
     q.rollback()

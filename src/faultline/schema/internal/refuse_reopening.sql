@@ -8,10 +8,11 @@ declare
   saga constant text := faultline.undone_saga(refuse_reopening.job_id);
   parent record;
 begin
-  if saga is null and not exists (
-    select from faultline.open_jobs j
-    join faultline.calls c on c.job_id = j.id
-    where j.id = refuse_reopening.job_id and j.state in ('queued', 'running') and c.kind = 'saga' and c.outcome = 'failed'
+  if saga is null and not (
+    (select j.state from faultline.open_jobs j where j.id = refuse_reopening.job_id) in ('queued', 'running')
+    and exists (
+      select from faultline.calls c where c.job_id = refuse_reopening.job_id and c.kind = 'saga' and c.outcome = 'failed'
+    )
   ) then
     return;
   end if;

@@ -87,7 +87,7 @@ _STANDING = RowOf(
     state=_STATE,
     due_at=TRUE_TIME,
     suspended="coalesce(suspended, false)",
-    error="left(split_part(last_error, E'\\n', 1), 200)",
+    error="regexp_replace(split_part(last_error, E'\\n', 1), '^(.{199})..+', '\\1…')",
 )
 _HELD = RowOf(_Held, state=_STATE)
 _SPAN = RowOf(Span, first="min(claimed_at)", last="max(finished_at)")

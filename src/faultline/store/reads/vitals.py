@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import psycopg
-
-from faultline.core.errors import FaultlineError, PermissionDenied, StatementTimeout
+from faultline.core.errors import DatabaseBusy, FaultlineError, PermissionDenied, StatementTimeout
 from faultline.core.journal import JournalEvent
 from faultline.store.database import run_on
 from faultline.store.install import migrate
@@ -21,6 +19,8 @@ from faultline.store.surroundings import is_direct
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
+
+    import psycopg
 
 T = TypeVar("T")
 ROLES = ("faultline_producer", "faultline_worker", "faultline_viewer", "faultline_operator")
@@ -194,9 +194,7 @@ def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen 
         return run_on(connection, statement)
     except PermissionDenied as error:
         return Unseen(_without_advice(error))
-    except psycopg.errors.LockNotAvailable as error:
-        return CutShort(error.diag.message_primary or str(error))
-    except StatementTimeout as error:
+    except (DatabaseBusy, StatementTimeout) as error:
         return CutShort(_without_advice(error))
 
 
