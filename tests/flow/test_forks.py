@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -348,3 +349,17 @@ def test_a_fork_keeps_calls_that_were_given_what_names_the_job(app: Faultline, k
 
 async def _cancels(handle: JobHandle[Any]) -> None:
     await handle.acancel()
+
+
+def test_a_fork_may_be_the_first_call_of_a_program(app: Faultline, dsn: str) -> None:
+    handle = Shop(app).order.enqueue(4)
+    ended(app, handle)
+
+    with Faultline(dsn) as other:
+        assert other.fork(handle.id).id != handle.id
+
+    async def forks() -> None:
+        async with Faultline(dsn) as third:
+            assert (await third.afork(handle.id)).id != handle.id
+
+    asyncio.run(forks())

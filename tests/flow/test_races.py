@@ -381,3 +381,26 @@ def test_a_timeout_without_a_default_that_was_first_ends_the_race(app: Faultline
         return "slept"
 
     assert away(app, time, program.enqueue(), back=DAY) == "timeout"
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_sleep_beside_a_step_that_ended_before_is_asked_for_when_its_time_comes(
+    app: Faultline,
+    is_inner: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    runs: list[int] = []
+
+    @app.step
+    def one() -> int:
+        return 1
+
+    @app.task
+    async def program(job: Job) -> int:
+        runs.append(1)
+        first: Any = job.gather(job.do(one), job.sleep(0.5))
+        if is_inner:
+            first = job.race(first, job.sleep(1000))
+        return (await job.race(first, job.sleep(2000))).index
+
+    assert ended(app, program.enqueue()) == 0
+    assert len(runs) <= 3

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 
 from faultline import Backoff, BlockingJob, Faultline, Job, Restarted, Retry, current_job
+from faultline.app.streams import COLLECT_SECONDS
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, signals, waits
 from tests.waiting import auntil
@@ -16,7 +19,7 @@ from tests.worker.working import work
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from faultline import JobHandle
+    from faultline import JobHandle, Step
 
 
 def told(app: Faultline, handle: JobHandle[Any], *then: Callable[[JobHandle[Any]], Awaitable[Any]]) -> list[Any]:
@@ -247,3 +250,114 @@ def _written(app: Faultline, handle: JobHandle[Any], name: str) -> list[Any]:
             "select jsonb_array_elements(chunk) from faultline.streams where job_id = %s and name = %s", (handle.id, name)
         )
         return [row[0] for row in rows]
+
+
+def _says(app: Faultline) -> Step[[str], int]:
+    @app.step
+    async def says(what: str) -> int:
+        job = current_job()
+        assert isinstance(job, Job)
+        job.stream("s").write(what)
+        return 1
+
+    return says
+
+
+def test_a_retry_keeps_what_steps_wrote_that_it_keeps(app: Faultline) -> None:
+    """The step came after the call that failed the job: the program may make it again, and does."""
+    is_broken = True
+    says = _says(app)
+
+    @app.task(max_attempts=1)
+    def child() -> None:
+        if is_broken:
+            raise ValueError("broken")
+
+    @app.task(max_attempts=1)
+    async def program(job: Job) -> None:
+        error = None
+        try:
+            await job.call(child)
+        except Exception as caught:  # noqa: BLE001 - raised at the end
+            error = caught
+        await job.do(says, "said")
+        if error is not None:
+            raise error
+        job.stream("s").write("end")
+
+    handle = program.enqueue()
+    assert told(app, handle) == ["said"]
+    is_broken = False
+    handle.retry()
+
+    told(app, handle)
+    assert list(handle.stream("s")) == ["said", "end"]
+
+
+def test_a_program_and_its_steps_write_in_their_order_also_while_an_earlier_part_is_sent(app: Faultline) -> None:
+    says = _says(app)
+    with psycopg.connect(app.dsn, autocommit=True) as connection:
+        connection.execute(
+            "create function slow() returns trigger language plpgsql as $$begin perform pg_sleep(0.5); return new; end$$"
+        )
+        connection.execute("create trigger slow before insert on faultline.streams for each row execute function slow()")
+
+    @app.task
+    async def program(job: Job) -> None:
+        out = job.stream("s")
+        out.write("1")
+        await asyncio.sleep(2 * COLLECT_SECONDS)
+        out.write("2")
+        call = job.do(says, "4")
+        out.write("3")
+        await call
+        out.write("5")
+
+    assert told(app, program.enqueue()) == ["1", "2", "3", "4", "5"]
+
+
+def test_what_a_step_wrote_goes_when_it_runs_again_and_writes_nothing(app: Faultline) -> None:
+    @app.step
+    async def once() -> int:
+        job = current_job()
+        assert isinstance(job, Job)
+        if job.attempt == 1:
+            job.stream("s").write("stale")
+            raise RuntimeError("stopped")
+        return 1
+
+    @app.task(max_attempts=2, backoff=Backoff.fixed(0))
+    async def program(job: Job) -> None:
+        await job.do(once)
+        job.stream("s").write("end")
+
+    handle = program.enqueue()
+    told(app, handle)
+
+    assert list(handle.stream("s")) == ["end"]
+
+
+@KINDS
+@pytest.mark.parametrize("then", ["waits", "ends"])
+def test_what_stands_before_a_wait_or_the_end_is_written_although_another_session_holds_the_job(
+    app: Faultline, kind: str, then: str
+) -> None:
+    """For longer than a write waits for a lock: the attempt ends when its stream is written."""
+    with psycopg.connect(app.dsn, autocommit=True) as connection:
+        connection.execute(f'alter database "{connection.info.dbname}" set lock_timeout = 300'.encode())
+    holder = psycopg.connect(app.dsn)
+
+    @task_of(app, kind)
+    async def program(job: Job) -> None:
+        out = job.stream("s")
+        if job.fencing_token == 1:
+            holder.execute("select from faultline.open_jobs where id = %s for update", (job.id,))
+            threading.Timer(1.5, holder.close).start()
+        out.write("first")
+        if then == "waits":
+            await job.sleep(0.1)
+            out.write("last")
+
+    handle = program.enqueue()
+
+    assert told(app, handle) == ["first", "last"][: 1 + (then == "waits")]

@@ -264,13 +264,14 @@ class Beside(Calling):
             if waits and (not asleep or self._monotonic() >= look_at):
                 stops = sorted([*waits, *contest.ended_steps()], key=lambda stop: stop.rank)
                 found = await self._ask(verbs.first_over(self._hold.lease, [stop.wait for stop in stops]))
+                if found.number is not None:
+                    # What is over next is asked for when that has moved on.
+                    contest.goes_on(found.number, found.status, found.result)
+                    continue
                 looked = {stop.number for stop in waits}
                 left = _LOOK_SECONDS if found.seconds_left is None else found.seconds_left
                 # With frozen time, it is as far off at each look.
                 look_at = self._monotonic() + max(left, _LOOK_SECONDS_MIN)
-                if found.number is not None:
-                    contest.goes_on(found.number, found.status, found.result)
-                    continue
             if contest.let_work():
                 continue
             if contest.has_moved.is_set():

@@ -19,10 +19,10 @@ from faultline.app.blame import Blame, words
 from faultline.app.blocking_flows import BlockingFlows
 from faultline.app.blocking_transaction import BlockingTransaction
 from faultline.app.blocks import block
-from faultline.app.streams import COLLECT_SECONDS, FLUSH_SECONDS, Stream, check_stream_name, soon
+from faultline.app.streams import COLLECT_SECONDS, FLUSH_AGAIN_SECONDS, FLUSH_SECONDS, Stream, check_stream_name, soon
 from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import JobTransaction, JoinedTransaction
-from faultline.app.turns import acquired, called
+from faultline.app.turns import acquired, called, paused
 from faultline.core import events
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
 from faultline.flow.ending import CodeChanged
@@ -137,25 +137,35 @@ class BlockingJob(BlockingFlows):
         if self._turn.locked():
             self._stream_later()
         else:
-            self.flush_streams()
+            self._flush_once()
 
     def flush_streams(self) -> None:
-        """Write what waits in the streams, now: at the end of an attempt there is no later."""
+        """Write what waits in the streams, now: at the end of an attempt there is no later, and the next one does not
+        write again what stands before a recorded call.
+        """
+        while not self._flush_once():
+            paused(FLUSH_AGAIN_SECONDS, self._is_over)
+
+    def _flush_once(self) -> bool:
+        """Whether no second try can write more."""
         if not acquired(self._turn, FLUSH_SECONDS, self._is_over):
             if not self._is_over():
                 self._stream_failed(self._no_turn(), for_good=False)
-            return
+            return True
         try:
-            self._flush_in_turn()
+            return self._flush_in_turn()
         finally:
             self._turn.release()
 
-    def _flush_in_turn(self) -> None:
+    def _flush_in_turn(self) -> bool:
         try:
             self._write_streams()
         except (FaultlineError, psycopg.Error) as error:
+            for_good = isinstance(error, StaleLease) or is_about_data(error)
             if not self._is_over():
-                self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
+                self._stream_failed(error, for_good=for_good)
+            return for_good or self._is_over()
+        return True
 
     def _write_streams(self) -> None:
         self._judge_streams()

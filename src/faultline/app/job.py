@@ -18,10 +18,10 @@ from faultline.app.async_transaction import Transaction
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.blocks import ablock
-from faultline.app.streams import COLLECT_SECONDS, FLUSH_SECONDS, Stream, asoon, check_stream_name
+from faultline.app.streams import COLLECT_SECONDS, FLUSH_AGAIN_SECONDS, FLUSH_SECONDS, Stream, asoon, check_stream_name
 from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import JobTransaction, JoinedTransaction
-from faultline.app.turns import aacquired, acalled
+from faultline.app.turns import aacquired, acalled, apaused
 from faultline.app.unawaited import must_await
 from faultline.core import events
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
@@ -145,25 +145,35 @@ class Job(Flows):
         if self._turn.locked():
             self._stream_later()
         else:
-            await self.flush_streams()
+            await self._flush_once()
 
     async def flush_streams(self) -> None:
-        """Write what waits in the streams, now: at the end of an attempt there is no later."""
+        """Write what waits in the streams, now: at the end of an attempt there is no later, and the next one does not
+        write again what stands before a recorded call.
+        """
+        while not await self._flush_once():
+            await apaused(FLUSH_AGAIN_SECONDS, self._is_over)
+
+    async def _flush_once(self) -> bool:
+        """Whether no second try can write more."""
         if not await aacquired(self._turn, FLUSH_SECONDS, self._is_over):
             if not self._is_over():
                 self._stream_failed(self._no_turn(), for_good=False)
-            return
+            return True
         try:
-            await self._flush_in_turn()
+            return await self._flush_in_turn()
         finally:
             self._turn.release()
 
-    async def _flush_in_turn(self) -> None:
+    async def _flush_in_turn(self) -> bool:
         try:
             await self._write_streams()
         except (FaultlineError, psycopg.Error) as error:
+            for_good = isinstance(error, StaleLease) or is_about_data(error)
             if not self._is_over():
-                self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
+                self._stream_failed(error, for_good=for_good)
+            return for_good or self._is_over()
+        return True
 
     async def _write_streams(self) -> None:
         await self._judge_streams()

@@ -196,6 +196,7 @@ class Operations:
         :param by: Who forks it, as for `cancel`.
         :param reason: Recorded in the journal of both jobs.
         """
+        self.database.facts_and_time()
         return JobHandle(self, self.database.run(self._fork(job_id, before, args, by, reason)), created=True)
 
     @must_await
@@ -209,6 +210,7 @@ class Operations:
         reason: str | None = None,
     ) -> JobHandle[Any]:
         """`fork` for async programs."""
+        await self.async_database.facts_and_time()
         doing = self._fork(job_id, before, args, by, reason)
         return JobHandle(self, await self.async_database.run(doing), created=True)
 

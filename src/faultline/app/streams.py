@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 COLLECT_SECONDS = 0.1
 #: How long the end of an attempt waits for another branch, to send what is collected. That branch may have been forgotten.
 FLUSH_SECONDS = 5.0
+#: After so long it asks again, if the database has not taken it.
+FLUSH_AGAIN_SECONDS = 0.5
 #: How long a reader waits before it looks again: as often as there can be something new, and less often while there is not.
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 0.05, 0.5
 
@@ -99,8 +101,8 @@ class Stream:
         #: Where the program is.
         self._reach = reach
         self._lock = threading.Lock()
-        #: By where the program was.
-        self._waiting: dict[str, list[str]] = {}
+        #: In their order: where the program was, and what it wrote there.
+        self._waiting: list[tuple[str, list[str]]] = []
         #: Written before anybody knew what is recorded, and whether each was written before.
         self._unjudged: list[tuple[str, str, int, Callable[[], bool]]] = []
         self._position = 0
@@ -150,7 +152,9 @@ class Stream:
                 " less, write to several streams, or store it elsewhere and stream a reference"
             )
         self._bytes += size
-        self._waiting.setdefault(reach, []).append(text)
+        if not self._waiting or self._waiting[-1][0] != reach:
+            self._waiting.append((reach, []))
+        self._waiting[-1][1].append(text)
 
     @property
     def is_unjudged(self) -> bool:
@@ -163,12 +167,12 @@ class Stream:
         return self._error is None and bool(self._waiting or self._unjudged)
 
     def batches(self) -> list[Batch]:
-        """What waits to be sent, by where the program was: of branches that write at the same time, one after the other."""
+        """What waits to be sent."""
         with self._lock:
             if self._error is not None:
                 return []
             found, position = [], self._position
-            for reach, items in self._waiting.items():
+            for reach, items in self._waiting:
                 found.append(Batch(position, f"[{','.join(items)}]", len(items), reach))
                 position += len(items)
             return found
@@ -176,9 +180,10 @@ class Stream:
     def written(self, batch: Batch) -> None:
         with self._lock:
             self._position += batch.number
-            left = self._waiting.pop(batch.reach)[batch.number :]
-            if left:
-                self._waiting[batch.reach] = left
+            # Of the first ones: more may have been added to the last of these.
+            del self._waiting[0][1][: batch.number]
+            if not self._waiting[0][1]:
+                del self._waiting[0]
             more = bool(self._waiting)
         if more:
             self._soon()

@@ -89,13 +89,14 @@ def of_each_branch_and_step_is_kept_what_it_does_not_write_again(sessions: Sessi
     """Branch 1 has made a call since, branch 2 has not, branch 4 has ended; of the steps 5 and 6 one has ended."""
     q = sessions.open()
     old = q.new_lease()
-    _write(q, old, 0, "10", _=7, _1=0)
-    _write(q, old, 1, "20", _=7, _2=1)
-    _write(q, old, 2, "40", "41", _=7, _4=1)
-    _write(q, old, 4, "50", _=7, _5=999)
-    _write(q, old, 5, "60", _=7, _6=999)
-    _write(q, old, 6, "70", _=7, _7=999)
-    _write(q, old, 7, "11", _=7, _1=1)
+    _write(q, old, 0, "10", _=9, _1=0)
+    _write(q, old, 1, "20", _=9, _2=1)
+    _write(q, old, 2, "40", "41", _=9, _4=1)
+    _write(q, old, 4, "50", _=9, _5=999)
+    _write(q, old, 5, "60", _=9, _6=999)
+    _write(q, old, 6, "70", _=9, _7=999)
+    _write(q, old, 7, "11", _=9, _1=1)
+    _write(q, old, 8, "85", _=9, _8=999)
     step = {"kind": "step", "name": "s", "outcome": "done"}
     begun = {"kind": "step", "name": "s"}
     ends = {"kind": "patch", "name": "end of the branch", "outcome": "done", "result": {"after": 1}}
@@ -106,32 +107,37 @@ def of_each_branch_and_step_is_kept_what_it_does_not_write_again(sessions: Sessi
         ("4.0.0", ends),
         ("5", step),
         ("6", begun),
+        ("8", begun),
         ("2.0.9", ends),
     ]
     q.run(flow.record(old, [{"number": number, **call} for number, call in rows]))
-    q.run(flow.record(old, [{"number": "7", "kind": "race", "name": "race", "outcome": "done", "result": {"winner": 0}}]))
     other = q.run(streams.stream(old, "other", 0, "[0]", '{"": 1}'))
+    for position in (1, 2):
+        q.run(streams.stream(old, "other", position, "[0]", '{"": 1}'))
     q.fail(old)
     new = q.claim_one()
+    q.run(flow.record(new, [{"number": "7", "kind": "race", "name": "race", "outcome": "done", "result": {"winner": 0}}]))
     beside = (
         "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome, doubtful)"
         " values (%s, %s, %s, 's', 1, now(), now(), 'done', %s)"
     )
     sessions.hand.execute(beside, new.job_id, "2.7", "step", True)
     sessions.hand.execute(beside, new.job_id, "2.8", "retry", None)
-    _write(q, new, 0, "80", _=8)
-    _write(q, new, 1, "81", _=8)
+    # One that this attempt has run again, and that wrote nothing this time.
+    q.run(flow.record(new, [{"number": "6", **step}]))
+    _write(q, new, 0, "80", _=10)
+    _write(q, new, 1, "81", _=10)
     expect(
         "from the beginning", _read(q, new.job_id), [(0, [10]), (1, [40, 41]), (3, [50]), (4, [70]), (5, [80]), (6, [81])]
     )
     expect("who had read on", _read(q, new.job_id, Position(old.fencing_token, 7))[0], (1, [40, 41]))
     size = "select max(bytes) = sum(octet_length(chunk::text)) from faultline.streams where name = 'tokens'"
     expect("size", q.value(size), True)
-    expect("the other stream", (reasons(other), len(q.run(streams.chunks(new.job_id, "other")).chunks)), ([], 1))
+    expect("the other stream", (reasons(other), len(q.run(streams.chunks(new.job_id, "other")).chunks)), ([], 3))
     q.fail(new)
     last = q.claim_one()
-    q.run(flow.record(last, [{"number": "8", **step}]))
-    _write(q, last, 0, "90", _=8)
+    q.run(flow.record(last, [{"number": "10", **step}]))
+    _write(q, last, 0, "90", _=10)
     expect("the next attempt", _read(q, new.job_id)[-2:], [(4, [70]), (5, [90])])
 
 

@@ -32,7 +32,7 @@ begin
   if jsonb_typeof(stream.items) is distinct from 'array' or jsonb_array_length(stream.items) = 0 then
     raise exception 'the items of a stream must be a JSON array that is not empty' using errcode = 'FL005';
   end if;
-  if jsonb_typeof(stream.reach) is distinct from 'object'
+  if jsonb_typeof(stream.reach) is distinct from 'object' or stream.reach = '{}'
     or exists (select from jsonb_each(stream.reach) as r (branch, made) where jsonb_typeof(r.made) <> 'number')
   then
     raise exception 'reach must be a JSON object with a number for each branch' using errcode = 'FL005';
