@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 import typing
-import warnings
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from faultline.app.options import Duration, check_seconds
 from faultline.app.steps import Step
+from faultline.core import events
 from faultline.core.bounds import DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError
 from faultline.flow.calls import Call, Made
@@ -142,14 +141,7 @@ def _name(function: Any) -> str:
 def warn_in_event_loop(name: str, until: str = "the database answers") -> None:
     """A blocking call stops everything else in its event loop until then."""
     if asyncio._get_running_loop() is not None:  # noqa: SLF001 - without an exception where there is none, as on the hot path
-        warn(
+        events.warn(
             f"{name}() blocks, and an event loop is running in this thread: nothing else runs in it until {until}."
             f" Write `await ...a{name}(...)`"
         )
-
-
-def warn(text: str) -> None:
-    frame, level = sys._getframe(), 1  # noqa: SLF001 - to show the line of the program, not one of ours
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("faultline."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, RuntimeWarning, stacklevel=level)

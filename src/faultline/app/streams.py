@@ -11,7 +11,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from faultline.app.slips import warn
+from faultline.core import events
 from faultline.core.bounds import STREAM_BYTES_MAX, STREAM_NAME_LENGTH_MAX
 from faultline.core.checks import check_readable
 from faultline.core.errors import JobRejected, LimitReached
@@ -233,7 +233,7 @@ class StreamReader:
     def __iter__(self) -> Iterator[Json | Restarted]:
         """For blocking programs."""
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as for other calls that block
-            warn(
+            events.warn(
                 f"to read stream {self._name} with `for` blocks, and an event loop is running in this thread: nothing else"
                 " runs in it until there is more. Write `async for`"
             )

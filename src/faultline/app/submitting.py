@@ -11,7 +11,7 @@ from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.joined import JoinedApp, session_of
 from faultline.app.options import Options, TaskOptions, check_options, check_text
-from faultline.app.slips import warn, warn_in_event_loop
+from faultline.app.slips import warn_in_event_loop
 from faultline.app.unawaited import must_await
 from faultline.core import events
 from faultline.core.bounds import TASK_LENGTH_MAX
@@ -139,7 +139,9 @@ class Submitting:
             return (known.options(**options) if options else known).bind(**given)
         near = get_close_matches(task, self.tasks, n=1, cutoff=0.8)
         if near:
-            warn(f"no task {task} is registered here; did you mean {near[0]}? It is enqueued for a worker that has {task}")
+            events.warn(
+                f"no task {task} is registered here; did you mean {near[0]}? It is enqueued for a worker that has {task}"
+            )
         if "unique" in options:
             raise JobRejected(f"task {task} is not registered in this program, which unique= needs to know its arguments")
         check_options(options)

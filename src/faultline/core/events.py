@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -276,3 +277,11 @@ def log_events(
     events.addHandler(handler)
     events.setLevel(level)
     return handler
+
+
+def warn(text: str) -> None:
+    """Warn of a line of the program, as Python does of its own."""
+    frame, level = sys._getframe(), 1  # noqa: SLF001 - to show the line of the program, not one of ours
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("faultline."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)

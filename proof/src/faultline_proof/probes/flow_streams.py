@@ -97,20 +97,11 @@ def of_each_branch_and_step_is_kept_what_it_does_not_write_again(sessions: Sessi
     _write(q, old, 6, "70", _=9, _7=999)
     _write(q, old, 7, "11", _=9, _1=1)
     _write(q, old, 8, "85", _=9, _8=999)
-    step = {"kind": "step", "name": "s", "outcome": "done"}
-    begun = {"kind": "step", "name": "s"}
+    begun: dict[str, Any] = {"kind": "step", "name": "s"}
+    step = {**begun, "outcome": "done"}
     ends = {"kind": "patch", "name": "end of the branch", "outcome": "done", "result": {"after": 1}}
-    rows: list[tuple[str, dict[str, Any]]] = [
-        ("1.1", step),
-        ("2.1", step),
-        ("4.1", step),
-        ("4.0.0", ends),
-        ("5", step),
-        ("6", begun),
-        ("8", begun),
-        ("2.0.9", ends),
-    ]
-    q.run(flow.record(old, [{"number": number, **call} for number, call in rows]))
+    rows = {"1.1": step, "2.1": step, "4.1": step, "4.0.0": ends, "5": step, "6": begun, "8": begun, "2.0.9": ends}
+    q.run(flow.record(old, [{"number": number, **call} for number, call in rows.items()]))
     other = q.run(streams.stream(old, "other", 0, "[0]", '{"": 1}'))
     for position in (1, 2):
         q.run(streams.stream(old, "other", position, "[0]", '{"": 1}'))
