@@ -91,6 +91,24 @@ def a_child_that_undoes_goes_on_when_its_parent_ends(sessions: Sessions) -> None
     expect("invariants", q.broken_invariants(), [])
 
 
+@probe("reopen_flows", "undo", "retry")
+def a_job_is_not_retried_beside_a_child_whose_undo_begins(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    lease = q.new_lease(max_attempts=1)
+    spawn(q, lease, 1)
+    child = q.claim_one(queue="children")
+    q.run(verbs.record(child, [_SAGA, _STEP]))
+    q.fail(child, lease, then="fail")
+    q.begin()
+    q.run(verbs.undo(child.job_id))
+    retried = other.start(lambda session: session.run(verbs.retry(lease.job_id)))
+    sessions.wait_until_blocked(other, retried)
+    q.commit()
+    with refused(other, "55P03", "is being undone"):
+        retried.result()
+    expect("states", [q.state(one.job_id).value for one in (lease, child)], ["failed", "queued"])
+
+
 @probe("retry", "refuse_reopening")
 def a_job_is_retried_beside_children_that_undo_nothing(sessions: Sessions) -> None:
     q = sessions.open()
