@@ -10,7 +10,7 @@ import psycopg
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from faultline.core.errors import FaultlineError
+from faultline.core.errors import DatabaseBusy, FaultlineError
 from faultline.store.translation import translated
 from faultline_proof.explorer.rules import Deed, Wrong
 from faultline_proof.explorer.stops import SAYS, Gate
@@ -95,6 +95,9 @@ class Session:
                 transformer = Transformer(self._cursor)
                 transformer.set_pgresult(result)
                 return step.statement.read(transformer.load_rows(0, result.ntuples, tuple))
+        except DatabaseBusy as error:
+            # Whether it waited for a lock or in a circle, the rules want to know.
+            return error.__cause__
         except (FaultlineError, psycopg.Error) as error:
             return error
 
