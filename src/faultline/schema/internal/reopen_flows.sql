@@ -83,8 +83,8 @@ begin
     with recursive left_behind as (
       select j.id
       from unnest(all_ids) as a (id)
-      join faultline.open_jobs j on j.id = any (array[a.id])
-      join faultline.calls c on c.id = any (array[j.call_id])
+      cross join lateral (select j.id, j.call_id from faultline.open_jobs j where j.id = a.id offset 0) j
+      cross join lateral (select c.number, c.outcome from faultline.calls c where c.id = j.call_id offset 0) c
       where c.outcome = 'closed' and c.number ~ '^0[.]0[.]'
       union
       select e.job_id
