@@ -309,13 +309,14 @@ class Conflict(Faults):
             raise psycopg.errors.DeadlockDetected("deadlock detected")
 
 
-def test_a_conflict_costs_no_connection(dsn: str) -> None:
-    """On a server that is full, another one could not be had."""
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_conflict_costs_no_connection(dsn: str, repeatable: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """On a server that is full, another one could not be had. What the server undid is sent again, whatever it is."""
     with contextlib.closing(Database(dsn, host=Host(faults=Conflict()))) as database:
         database.run(views.counts())
         with database.connection() as connection:
             before = connection.info.backend_pid
-        database.run(replace(views.job(uuid4()), repeatable=True))
+        database.run(replace(views.job(uuid4()), repeatable=repeatable))
         with database.connection() as connection:
             assert connection.info.backend_pid == before
         assert database.reconnects == 0

@@ -2,9 +2,10 @@
 -- Before: `faultline.verb` is stream, and the caller holds the lease. After: what is kept has no gaps. What moved has the token of
 -- this attempt, so that readers read it again.
 --
--- A program does not run again what was before its last call on record. So of what was written in a branch that is kept which has
--- a later call on record. A step is a branch that has ended when it has: what the attempt wrote that ended it, or a later one.
--- So is all that ran in a race.
+-- A program does not run again what stands before its last call on record. So an item is kept in these cases:
+--   a branch around it has a later call on record;
+--   a branch or a race around it has ended;
+--   the step that wrote it has ended in the same attempt; a step that ran again wrote anew.
 create or replace function faultline.keep_written(job_id uuid, name text, token bigint) returns void
 language plpgsql volatile
 as $$
