@@ -84,6 +84,7 @@ IN_BOTH: dict[str, tuple[Slip, str]] = {
         lambda job, _: job.receive("go", "int"),
         "job.receive('go', type) takes the type that the payload is read as, such as str or a dataclass, not 'int'",
     ),
+    "a type as a name": (lambda job, _: job.receive(int), "the name of a signal must be text, not type: <class 'int'>"),
     "a timeout as a type": (
         lambda job, _: job.receive("go", timedelta(days=3)),
         "job.receive('go', type) takes the type that the payload is read as",
@@ -159,6 +160,44 @@ def test_a_block_of_a_blocking_job_that_has_an_async_says_so(app: Faultline, blo
         f"ConfigError: job {handle.id}: {block} needs `with`, without async, in a blocking task; write: with {block}"
         in str(error)
     )
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_was_not_opened_says_so(app: Faultline, block: str) -> None:
+    @app.task(max_attempts=1)
+    async def in_async(job: Job) -> None:
+        await BLOCKS[block](job).execute("select 1")
+
+    @app.task(max_attempts=1)
+    def in_blocking(job: BlockingJob) -> None:
+        BLOCKS[block](job).execute("select 1")
+
+    for task, word in ((in_async, "async with"), (in_blocking, "with")):
+        error = str(ended(app, task.enqueue()))
+
+        assert f"{block} is opened by `{word}` before it is used; write: {word} {block} as opened" in error
+
+
+def test_an_undo_that_cannot_be_called_is_refused_before_there_is_anything_to_undo(app: Faultline) -> None:
+    @app.step
+    def book(hotel: str) -> int:
+        return len(hotel)
+
+    @app.step
+    def cancel(booking: int) -> None: ...
+
+    @app.task(max_attempts=1)
+    async def program(job: Job) -> None:
+        async with job.saga() as saga:
+            await saga.do(book, "Astoria", undo=cancel)  # type: ignore[arg-type]
+
+    handle = program.enqueue()
+
+    assert (
+        "saga.do(undo=cancel): an undo is called with the result and then the same arguments, and cancel(booking: 'int') ->"
+        " 'None' does not take those: too many positional arguments"
+    ) in str(ended(app, handle))
+    assert calls(app, handle) == {}
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])

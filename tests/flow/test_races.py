@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -404,3 +405,20 @@ def test_a_sleep_beside_a_step_that_ended_before_is_asked_for_when_its_time_come
 
     assert ended(app, program.enqueue()) == 0
     assert len(runs) <= 3
+
+
+def test_a_loser_that_waited_for_several_leaves_nothing_for_asyncio_to_log(
+    app: Faultline, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def program(job: Job) -> int:
+        async def loser() -> None:
+            await job.gather(job.sleep(DAY), job.sleep(DAY))
+
+        return (await job.race(job.branch(loser), job.receive("go", int))).index
+
+    handle = program.enqueue()
+
+    assert ended(app, handle, signals(app, "go", 1)) == 1
+    gc.collect()
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []

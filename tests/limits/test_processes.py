@@ -75,9 +75,10 @@ def test_a_build_that_starts_later_declares_its_limits_and_what_people_set_wins(
         assert (whole.effective, whole.override, whole.changed_by) == ({"concurrency": 2}, {"concurrency": 2}, "ann")
         assert (each.group, each.effective) == ("*", {"concurrency": 1})
 
-        app.limits.reset("mail", by="ann")
-
+        assert app.limits.reset("mail", by="ann")
         assert effective(app) == 9
+        assert not app.limits.reset("mail", by="ann")
+        assert not app.limits.reset("mial", by="ann")
 
 
 def test_nothing_is_claimed_before_the_limits_are_declared(app: Faultline, dsn: str, monkeypatch: Any) -> None:

@@ -70,6 +70,8 @@ class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queu
         host: Host | None = None,
     ) -> None:
         super().__init__()
+        if not (dsn is None or isinstance(dsn, str) or callable(dsn)):  # callers without a type checker
+            raise ConfigError(f"Faultline takes a DSN, such as 'postgresql://user@host/db', or a function of one, not {dsn!r:.80}")
         self._named = dsn
         self._timeout = choose_timeout(timeout)
         self.host = host or Host()

@@ -13,7 +13,7 @@ from faultline.app.async_stepping import Stepped
 from faultline.app.blame import is_caused_by
 from faultline.app.blocks import ablock
 from faultline.app.outcomes import ContinueAsNew, Outcome
-from faultline.app.slips import check_given, check_step, check_task
+from faultline.app.slips import check_given, check_step, check_task, check_undo
 from faultline.app.texts import storable
 from faultline.core.errors import ChildFailed, ConfigError, StepFailed
 from faultline.core.model import Failure
@@ -95,8 +95,8 @@ class Saga:
         :param kwargs: Named arguments of the step.
         """
         check_step(self._program.job_id, "saga.do", step)
-        self._check_undo("saga.do(undo=...)", undo)
         check_given(args, kwargs)
+        self._check_undo("saga.do", undo, args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
         call = self._make("step", step.name, (args, kwargs), what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
@@ -136,16 +136,17 @@ class Saga:
         :param kwargs: Named arguments of the task.
         """
         check_task(f"job {self._program.job_id}: ", "saga.call", task, "run it with saga.do({name}, ...)")
-        self._check_undo("saga.call(undo=...)", undo)
         check_given(args, kwargs)
+        self._check_undo("saga.call", undo, args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
         call = self._make("children", job.task, [job], what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
 
-    def _check_undo(self, what: str, undo: Step[..., Any] | None) -> None:
+    def _check_undo(self, what: str, undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if undo is not None:
-            check_step(self._program.job_id, what, undo)
+            check_step(self._program.job_id, f"{what}(undo=...)", undo)
+            check_undo(self._program.job_id, what, undo, args, kwargs)
 
     def _part(self, call: Call[Any], undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call as the program gets it. What it does later with the arguments is not for the undo."""

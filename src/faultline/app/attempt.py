@@ -295,12 +295,12 @@ class Attempt:
         return OutcomeUnknown(f"the connection was lost while the transaction of job {self.id} was committing")
 
 
-def check_step_name(name: Any) -> None:
+def check_step_name(name: Any, what: str = "a step name") -> None:
     """Refuse a name that the database would refuse, before the step runs."""
     if not isinstance(name, str):
-        raise JobRejected(f"a step name must be text, not {type(name).__name__}: {name!r}")
+        raise JobRejected(f"{what} must be text, not {type(name).__name__}: {name!r:.80}")
     if not 1 <= len(name) <= STEP_NAME_LENGTH_MAX:
         raise JobRejected(
-            f"a step name must have 1 to {STEP_NAME_LENGTH_MAX} characters, this one has {len(name)}: {name[:40]!r}"
+            f"{what} must have 1 to {STEP_NAME_LENGTH_MAX} characters, this one has {len(name)}: {name[:40]!r}"
         )
-    check_readable("a step name", name)
+    check_readable(what, name)

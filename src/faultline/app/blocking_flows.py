@@ -149,7 +149,7 @@ class BlockingFlows(Programs):
         :param fresh: Only a signal that was sent after the job first came here, or to this very call: an answer that came
             too late for an earlier question is none to this one. Default: True if there is a timeout.
         """
-        check_step_name(name)
+        check_step_name(name, "the name of a signal")
         check_kind(self.id, name, kind)
         check_seconds("timeout", timeout, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
         limit = None if timeout is None else max(0.0, float(seconds(timeout) or 0.0))
@@ -252,7 +252,7 @@ class BlockingFlows(Programs):
 
         :param name: Of the change. 1 to 200 characters.
         """
-        check_step_name(name)
+        check_step_name(name, "the name of a change")
         return self._make_now("patch", name)
 
     @overload

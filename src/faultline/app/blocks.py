@@ -76,6 +76,11 @@ class _AsyncBlock(AbstractAsyncContextManager[T]):
         def __await__(self) -> NoReturn:
             refuse_with(*self._what)
 
+        def __getattr__(self, name: str) -> NoReturn:
+            _refuse_unless_private(name)
+            call, whose = self._what
+            raise ConfigError(f"{whose}{call} is opened by `async with` before it is used; write: async with {call} as opened")
+
 
 class _Block(AbstractContextManager[T]):
     def __init__(self, opened: AbstractContextManager[T], call: str, whose: str) -> None:
@@ -96,3 +101,14 @@ class _Block(AbstractContextManager[T]):
             refuse_async_with(*self._what)
 
         async def __aexit__(self, *_: object) -> None: ...
+
+        def __getattr__(self, name: str) -> NoReturn:
+            _refuse_unless_private(name)
+            call, whose = self._what
+            raise ConfigError(f"{whose}{call} is opened by `with` before it is used; write: with {call} as opened")
+
+
+def _refuse_unless_private(name: str) -> None:
+    """What Python and its libraries look for is simply not there."""
+    if name.startswith("_"):
+        raise AttributeError(name)

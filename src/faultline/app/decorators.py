@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from faultline.app.options import Options
@@ -176,6 +177,7 @@ class Decorators:
         """The name of a task that is registered now."""
         if not callable(function):
             raise ConfigError(f"@app.task takes a function, not {function!r:.80}; options go by name: @app.task(name=...)")
+        _check_function("@app.task", function)
         own_name = getattr(function, "__qualname__", None)
         if name is None and own_name is None:
             raise ConfigError(f"{function!r} has no name; give the task one with name=...")
@@ -218,6 +220,7 @@ class Decorators:
         """
 
         def make(function: Callable[..., Any]) -> Step[..., Any]:
+            _check_function("@app.step", function)
             return Step(function, name=name, retries=retries, timeout=timeout, raises=raises)
 
         return make if fn is None else make(fn)
@@ -240,3 +243,14 @@ class Decorators:
         reading.forget()
         for task in self.tasks.values():
             task.forget_types()
+
+
+def _check_function(what: str, function: object) -> None:
+    """A task, a step and a class can be called, but what a worker runs is a function."""
+    if not callable(function):
+        raise ConfigError(f"{what} takes a function, not {function!r:.80}")
+    if isinstance(function, Task | Step):
+        kind = "task" if isinstance(function, Task) else "step"
+        raise ConfigError(f"{what} takes a function, and {function.name} is a {kind} already; give it {function.name}.fn")
+    if inspect.isclass(function):
+        raise ConfigError(f"{what} takes a function, and {function.__name__} is a class; write a function that makes one")

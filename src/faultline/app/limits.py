@@ -67,20 +67,20 @@ class Limits:
         """`set` for async programs."""
         await self._app.async_database.run(operate.set_limit(queue, group, changed_fields(fields), by=by, reason=reason))
 
-    def reset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> None:
-        """Undo what was set: what the code declares holds again.
+    def reset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> bool:
+        """Undo what was set: what the code declares holds again. False: nothing was set there.
 
         :param queue: Which queue.
         :param group: As for `set`.
         :param by: Who resets it, as for `cancel`.
         :param reason: Recorded in the journal.
         """
-        self._app.database.run(operate.reset_limit(queue, group, by=by, reason=reason))
+        return self._app.database.run(operate.reset_limit(queue, group, by=by, reason=reason))
 
     @must_await
-    async def areset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> None:
+    async def areset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> bool:
         """`reset` for async programs."""
-        await self._app.async_database.run(operate.reset_limit(queue, group, by=by, reason=reason))
+        return await self._app.async_database.run(operate.reset_limit(queue, group, by=by, reason=reason))
 
     def set_budget(self, name: str, rate: Rate, *, by: str | None = None, reason: str | None = None) -> None:
         """Set a budget over what the code declares: it holds until `reset_budget`, whatever is deployed meanwhile.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from faultline import operate
@@ -14,7 +15,6 @@ from faultline.store.reads import listing, unended
 from faultline.values import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
     from uuid import UUID
 
@@ -223,6 +223,8 @@ class Operations:
         reason: str | None,
     ) -> Statement[UUID]:
         number = None if before is None else str(before)
+        if args is not None and not (isinstance(args, Mapping) and all(isinstance(name, str) for name in args)):  # type: ignore[redundant-expr]
+            raise JobRejected(f'the arguments of a fork must be a dict by name, as {{"order_id": 42}}, not {args!r:.80}')
         given = None if args is None else {name: plain(one) for name, one in args.items()}
         return operate.fork(id_of(job_id), number, given, new_id=self._ids.new(), by=by, reason=reason)
 

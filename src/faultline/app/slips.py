@@ -41,6 +41,19 @@ def check_step(job_id: UUID, what: str, step: object) -> None:
     raise ConfigError(f"job {job_id}: {what} takes a step{how or f', as @app.step makes it, not {step!r:.80}'}")
 
 
+def check_undo(job_id: UUID, what: str, undo: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """An undo that cannot be called must not be found out when something has to be undone."""
+    if undo.signature is None:
+        return
+    try:
+        undo.signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"job {job_id}: {what}(undo={undo.name}): an undo is called with the result and then the same arguments, and"
+            f" {undo.name}{undo.signature} does not take those: {error}"
+        ) from None
+
+
 def check_atomic(job_id: UUID, function: object) -> None:
     """A step in a transaction is not tried again: the transaction has failed with it."""
     if isinstance(function, Step) and (function.retries.times or function.timeout_seconds is not None):

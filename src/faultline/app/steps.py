@@ -95,6 +95,14 @@ class Step(Generic[P, R]):
         """What its result is read as."""
         return values.returned(self.fn)
 
+    @cached_property
+    def signature(self) -> inspect.Signature | None:
+        """What it takes; None if Python does not know."""
+        try:
+            return inspect.signature(self.fn)
+        except (TypeError, ValueError):
+            return None
+
     def is_tried_again(self, error: Exception, tries: int) -> bool:
         """Whether another try follows this error of the last one of so many. None follows an answer."""
         return tries <= self.retries.times and isinstance(error, self.retries.on) and not isinstance(error, self.raises)

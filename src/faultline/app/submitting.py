@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,7 +21,7 @@ from faultline.store import verbs
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from faultline.app.handle import Looks
     from faultline.app.hooks import HookTable
@@ -185,6 +185,8 @@ class Submitting:
 
 def _bound(submissions: Iterable[Submission]) -> list[Submission]:
     """The jobs to enqueue. A task, or what a task returned when it was called, is not one."""
+    if not isinstance(submissions, Iterable):  # callers without a type checker
+        raise JobRejected(f"enqueue_many takes a list of jobs, not {submissions!r:.80}; for one job, write task.enqueue(...)")
     found = list(submissions)
     for one in found:
         if not isinstance(one, Submission):

@@ -158,12 +158,15 @@ def started(run: Callable[[], Any]) -> Runner:
 
 
 async def astopped(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel those that have not ended."""
+    """Cancel those that have not ended. What any of them raised has been seen: asyncio does not log it."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         task.cancel()
     if left:
         await asyncio.gather(*left, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 def stopped(runners: Sequence[Runner]) -> None:
