@@ -39,6 +39,8 @@ PHRASES = {
     r"\bended badly\b": "failed or was cancelled",
     r"\banother chance\b": "retry",
     r"\bbound to (no )?queues?\b": "restricted to queues",
+    r"\b(start|take|taken|many) in a time\b": "in a given time, per period",
+    r"\bto be restarted\b": "for a restart",
 }  # fmt: skip
 
 #: Retired as names of functions, classes, parameters, fields and variables. Name → the word that stays.

@@ -266,6 +266,15 @@ def test_errors_that_go_round_in_a_circle_are_judged() -> None:
     assert of_session(other) == []
 
 
+def test_a_group_that_was_raised_because_of_an_error_is_caused_by_it_and_one_that_tells_of_it_is_not() -> None:
+    cause = ValueError("cause")
+    wrapping, told = ExceptionGroup("wrapping", [KeyError(1)]), ExceptionGroup("told", [KeyError(1), cause])
+    wrapping.__cause__ = told.__context__ = cause
+
+    assert is_caused_by(wrapping, [cause])
+    assert not is_caused_by(told, [cause])
+
+
 @pytest.mark.parametrize("verb", ["complete", "same_transaction"])
 def test_a_right_that_the_login_has_lost_for_a_while_uses_up_no_attempt(
     dsn: str, queue: Driver, new_login: NewLogin, verb: str

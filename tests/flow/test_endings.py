@@ -68,6 +68,20 @@ async def wrapped_again_without_saying_why(job: Job) -> None:
         raise ValueError("wrapped again")  # noqa: B904
 
 
+async def wrapped_in_a_group(job: Job) -> None:
+    try:
+        await job.sleep(SHORT)
+    except BaseException as error:
+        raise ExceptionGroup("wrapped", [ValueError(1), KeyError(2)]) from error
+
+
+async def wrapped_in_a_group_without_saying_why(job: Job) -> None:
+    try:
+        await job.sleep(SHORT)
+    except BaseException:  # noqa: BLE001
+        raise ExceptionGroup("wrapped", [ExceptionGroup("again", [ValueError(1)])])  # noqa: B904
+
+
 async def wrapped_in_a_branch(job: Job) -> None:
     await job.gather(job.branch(wrapped, job), job.branch(plainly, job))
 
@@ -92,6 +106,8 @@ Way = Callable[[Job], Awaitable[None]]
         within_a_timeout,
         wrapped,
         wrapped_again_without_saying_why,
+        wrapped_in_a_group,
+        wrapped_in_a_group_without_saying_why,
         wrapped_in_a_branch,
     ],
     ids=lambda way: way.__name__,

@@ -111,3 +111,59 @@ def test_a_program_that_catches_it_may_start_over(app: Faultline, monkeypatch: p
         return n
 
     assert ended(app, agent.enqueue(0)) == 12
+
+
+@KINDS
+def test_what_is_too_long_is_undone_however_many_calls_that_takes(
+    app: Faultline, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "CALLS_MAX", 10)
+    ran: list[str] = []
+
+    @app.step
+    def book(n: int) -> int:
+        ran.append(f"book {n}")
+        return n
+
+    @app.step
+    def cancel(_: int | None, n: int) -> None:
+        ran.append(f"cancel {n}")
+
+    @task_of(app, kind, max_attempts=1)
+    async def program(job: Job) -> None:
+        async with job.saga() as saga:
+            for n in range(11):
+                await saga.do(book, n, undo=cancel)
+
+    error = str(ended(app, program.enqueue()))
+
+    assert "more than 10 calls" in error
+    assert ran == [f"book {n}" for n in range(len(ran) // 2)] + [f"cancel {n}" for n in reversed(range(len(ran) // 2))]
+    assert len(ran) == 18
+
+
+@KINDS
+def test_a_history_that_is_too_large_is_undone_once(app: Faultline, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "HISTORY_BYTES_MAX", 3 * 1024**2)
+    ran: list[str] = []
+
+    @app.step
+    def large(n: int) -> str:
+        ran.append(f"large {n}")
+        return "x" * 900_000
+
+    @app.step
+    def remove(_: str | None, n: int) -> str:
+        ran.append(f"remove {n}")
+        return "x" * 900_000
+
+    @task_of(app, kind, max_attempts=1)
+    async def program(job: Job) -> None:
+        async with job.saga() as saga:
+            for n in range(9):
+                await saga.do(large, n, undo=remove)
+
+    error = str(ended(app, program.enqueue()))
+
+    assert "more than 3 MiB of results" in error
+    assert ran == ["large 0", "large 1", "large 2", "large 3", "remove 3", "remove 2", "remove 1", "remove 0"]

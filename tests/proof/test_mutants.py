@@ -17,7 +17,7 @@ from faultline.cli.main import app as command_line
 from faultline.core.errors import ConfigError
 from faultline_proof import prove
 from faultline_proof.commands.proof import _print_proofs
-from faultline_proof.mutants import Cut, Disarmed, Mutant, ground, texts
+from faultline_proof.mutants import Cut, Disarmed, Mutant, ground, submissions, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +86,11 @@ def test_every_constraint_and_trigger_and_every_function_has_a_mutant(template: 
 
 def test_what_is_no_guard_still_stands_in_the_texts() -> None:
     assert ground.NO_GUARDS.keys() | ground.NO_GUARDS_BEFORE_18.keys() <= {cut.name for cut, _ in texts.common()}
+
+
+@pytest.mark.parametrize("guards", [submissions.SINCE_18, submissions.BEFORE_18], ids=["since 18", "before 18"])
+def test_what_stands_for_one_version_of_the_server_still_stands_in_the_texts(guards: texts.Guards) -> None:
+    assert all([cut.mutant() for cut in texts.cuts(guards)])
 
 
 @pytest.mark.parametrize("piece", ["a text that is not there", "faultline"])

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from faultline.core.errors import FaultlineError
+from faultline.flow.ending import is_member
 from faultline.store.joining.faults import as_psycopg
 from faultline.store.surroundings import IDLE_SECONDS, LOCK_SECONDS
 from faultline.store.translation import connection_was_lost, is_about_data
@@ -92,13 +93,19 @@ def _is_caused_by(error: BaseException, known: dict[int, bool]) -> bool:
         known[id(found)] = False
         chain.append(id(found))
         if isinstance(found, BaseExceptionGroup):
-            result = all(_is_caused_by(part, known) for part in found.exceptions)
+            result = all(_is_caused_by(part, known) for part in found.exceptions) or _was_raised_for(found, known)
             break
         found = cause_of(found)
     else:
         result = found is not None and known[id(found)]
     known.update(dict.fromkeys(chain, result))
     return result
+
+
+def _was_raised_for(group: BaseExceptionGroup[Any], known: dict[int, bool]) -> bool:
+    """Whether the group itself was raised because of one. What a task group tells of its tasks is in the group."""
+    cause = cause_of(group)
+    return cause is not None and not is_member(cause, group) and _is_caused_by(cause, known)
 
 
 def of_session(error: BaseException) -> list[BaseException]:

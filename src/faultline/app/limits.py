@@ -88,7 +88,7 @@ class Limits:
         If more may be taken than before, jobs that wait for it ask again at once.
 
         :param name: Which budget. One that no code declares is made.
-        :param rate: How much may be taken in a time, as for `app.budget`.
+        :param rate: How much may be taken in a given time, as for `app.budget`.
         :param by: Who sets it, as for `cancel`.
         :param reason: Recorded in the journal, and shown with the budget.
         """

@@ -90,7 +90,7 @@ class Queues:
 
         :param name: Of the queue, 1 to 100 characters.
         :param concurrency: How many of its jobs may run at once, in all workers together.
-        :param rate: How many of its jobs may start in a time.
+        :param rate: How many of its jobs may start in a given time.
         :param each_group: What each group may do: the jobs with the same `group=`. Given even as `Limit()`, groups take
             turns, so that one with many jobs does not keep the others waiting.
         :param groups: What single groups may do, by their keys. What they do not say, they have from `each_group`.
@@ -118,7 +118,7 @@ class Queues:
         What people set at run time (`app.limits.set_budget`) wins over it until they reset it.
 
         :param name: Of the budget, 1 to 100 characters. It is what this returns.
-        :param rate: How much may be taken in a time. Its `burst` is the most that there ever is: no take can have more.
+        :param rate: How much may be taken in a given time. Its `burst` is the most that there is at any moment.
         """
         with declaring():
             check_budget(name)

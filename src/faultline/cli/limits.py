@@ -74,7 +74,7 @@ def set_limit(  # noqa: PLR0913, PLR0917 - one for each option
     queue: _Queue,
     group: _Group = None,
     concurrency: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs at once; none: any number.")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs that start in a time; none: any.")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs that may start per period (--per); none: any number.")] = None,
     per: Annotated[str | None, typer.Option(metavar="SPAN", help=_PER)] = None,
     burst: Annotated[str | None, typer.Option(metavar="NUMBER", help=f"Jobs that may start at once. {_BURST}")] = None,
     weight: Annotated[str | None, typer.Option(metavar="NUMBER", help="The share of a group beside others.")] = None,
@@ -148,7 +148,7 @@ def _not_set(queue: str, group: str, found: list[LimitRecord]) -> str:
 @limits.command("set-budget")
 def set_budget(
     budget: _Budget,
-    rate: Annotated[str, typer.Option(metavar="NUMBER", help="What jobs may take in a time.")],
+    rate: Annotated[str, typer.Option(metavar="NUMBER", help="How much jobs may take per period (--per).")],
     per: Annotated[str | None, typer.Option(metavar="SPAN", help=_PER)] = None,
     burst: Annotated[str | None, typer.Option(metavar="NUMBER", help=f"The most that there ever is. {_BURST}")] = None,
     reason: _Reason = None,

@@ -1,4 +1,4 @@
-"""What a queue, each of its groups, or one group may do: how many jobs at once, and how many in a time.
+"""What a queue, each of its groups, or one group may do: how many jobs at once, and how many in a given time.
 
 Checked when made, so that a mistake raises where it is written and not in a worker at night.
 """
@@ -34,7 +34,7 @@ WHOLE_QUEUE, EACH_GROUP = "", "*"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many in a time: `Rate(1000, per=60)` is 1,000 a minute.
+    """So many in a given time: `Rate(1000, per=60)` is 1,000 a minute.
 
     :param count: How many, more than 0.
     :param per: In how many seconds, or a `timedelta`.
@@ -70,7 +70,7 @@ class LimitFields(TypedDict, total=False):
 
     #: How many jobs may run at once, 1 or more.
     concurrency: int | None
-    #: How many jobs may start in a time.
+    #: How many jobs may start in a given time.
     rate: Rate | None
     #: Its share beside other groups: one of weight 2 gets twice as much as one of weight 1.
     weight: float | None
@@ -83,7 +83,7 @@ class Limit:
     """What each group, or one group, may do. What is not given is not limited; for one group, it is as for each group.
 
     :param concurrency: How many jobs may run at once, 1 or more. To stop all of them, pause the queue.
-    :param rate: How many jobs may start in a time.
+    :param rate: How many jobs may start in a given time.
     :param weight: Its share beside other groups that want the same slots: one of weight 2 gets twice as much as one of
         weight 1, the default.
     :param ordered: One after the other, in strict order: the next starts when the one before has ended for good, after all

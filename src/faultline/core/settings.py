@@ -109,10 +109,10 @@ class WorkerSettings:
         python="task_processes",
     )
     max_jobs: int | None = _setting(
-        None, "Stop, to be restarted, after so many jobs. Default: never.", least=1, python="max_jobs"
+        None, "Exit for a restart after so many jobs. Default: never.", least=1, python="max_jobs"
     )
     max_memory: int | None = _setting(
-        None, "Stop, to be restarted, when the process uses more MiB. Default: never.", least=1, python="max_memory"
+        None, "Exit for a restart when the process uses more MiB than this. Default: never.", least=1, python="max_memory"
     )
     metrics_port: int | None = _setting(None, "Serve metrics for Prometheus on this port.", least=1, most=_PORT_MAX)
     metrics_host: str = _setting("127.0.0.1", "The address of the metrics; 0.0.0.0 for all, as in a container.")

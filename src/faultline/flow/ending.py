@@ -75,11 +75,21 @@ class Undone(RunEnded):
 
 def leaves(error: BaseException | None) -> Iterator[BaseException]:
     """The errors in it: of a group, of groups in it too. For one that was raised because the run had ended, that ending."""
-    if isinstance(error, BaseExceptionGroup):
+    if error is None:
+        return
+    ending = _ending_behind(error)
+    if not isinstance(error, BaseExceptionGroup):
+        yield ending or error
+    elif ending is not None and not is_member(ending, error):
+        yield ending
+    else:
         for one in error.exceptions:
             yield from leaves(one)
-    elif error is not None:
-        yield _ending_behind(error) or error
+
+
+def is_member(error: BaseException, group: BaseExceptionGroup[Any]) -> bool:
+    """Whether it is in the group, or in one that is in it. So it is where a task group tells what became of its tasks."""
+    return any(one is error or (isinstance(one, BaseExceptionGroup) and is_member(error, one)) for one in group.exceptions)
 
 
 def _ending_behind(error: BaseException) -> RunEnded | None:

@@ -402,8 +402,8 @@ class Program:
         self._bytes += sum(len(repr(row.result)) for row in self.history.values() if row.result is not None)
 
     def made(self, branch: Branch, name: str) -> str:
-        """The number of a new call."""
-        if branch.counter >= bounds.CALLS_MAX or len(self._passed) >= bounds.CALLS_MAX:
+        """The number of a new call. Whatever was done can be undone, so undos are not counted."""
+        if not branch.undoes and (branch.counter >= bounds.CALLS_MAX or len(self._passed) >= bounds.CALLS_MAX):
             raise self._too_long(f"more than {bounds.CALLS_MAX:,} calls")
         number = branch.next_number()
         if len(number) > bounds.CALL_NUMBER_LENGTH_MAX:
@@ -598,9 +598,9 @@ class Program:
         return f"{branch.number(0)}.{self._patch_count + len(self._patches)}", branch.counter
 
     def weigh(self, size: int) -> None:
-        """Count what this run has of results in memory."""
+        """Count what this run has of results in memory. Once a saga has failed, they are those of undos."""
         self._bytes += size
-        if self._bytes > bounds.HISTORY_BYTES_MAX:
+        if self._bytes > bounds.HISTORY_BYTES_MAX and self.saga_failure is None:
             raise self._too_long(f"more than {bounds.HISTORY_BYTES_MAX // 1024**2} MiB of results")
 
     def _inside(self, number: str) -> Recorded | None:

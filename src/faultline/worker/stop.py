@@ -85,7 +85,7 @@ class Stop:
             return "none: restart this program"
         self.wants_replacement = True
         self.ask()
-        return "stopping, to be restarted"
+        return "exiting for a restart"
 
     # When a task cancels everything in the event loop
 

@@ -170,7 +170,7 @@ class _Runner:
     def _outcome(self, outcome: Outcome, task: Task[..., Any] | None, args_max: int, *, raised: bool) -> _Answer:
         try:
             name, fields = outcome_fields(outcome, task, args_max)
-        except BaseException as error:  # noqa: BLE001 - the arguments of Again(...) may be anything
+        except BaseException as error:  # noqa: BLE001 - what an outcome carries may be anything
             return self._raised(RuntimeError(f"its outcome cannot be sent to the worker: {text_of(error)}"), None, args_max)
         return "outcome", [name, fields, raised]
 

@@ -265,7 +265,7 @@ BEFORE_18: Guards = {
     "new_id": {
         "makes ids in the order of time": ("lpad(to_hex(micros / 1000), 12, '0')", "left(random_bits, 12)"),
         "keeps the order of one statement": (
-            "to_hex(8 + ((place >> 16) & 3)) || lpad(to_hex(place & 65535), 4, '0')",
+            "to_hex(8 + ((ordinal >> 16) & 3)) || lpad(to_hex(ordinal & 65535), 4, '0')",
             "'8' || left(random_bits, 4)",
         ),
     },
