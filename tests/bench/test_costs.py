@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -127,6 +129,29 @@ def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str, record_prop
     )
     assert set(sent) == {"claim", "complete"}
     assert sum(sent.values()) / JOBS * 1000 <= STATEMENTS_MAX
+
+
+@pytest.mark.parametrize("rate", [100, 500])
+def test_a_worker_sends_few_statements_at_a_steady_rate(quiet_dsn: str, record_property: Record, rate: int) -> None:
+    """One claim and one completion a job at most, and few that found nothing. A busy machine sends fewer."""
+    jobs = 2 * rate
+
+    def enqueue() -> None:
+        for n in range(jobs):
+            time.sleep(max(0.0, begun + n / rate - time.monotonic()))
+            app.enqueue("nothing", queue="worker")
+
+    with Faultline(quiet_dsn) as app, ThreadPoolExecutor(1) as beside:
+        begun = time.monotonic() + 0.5
+        enqueuing = beside.submit(enqueue)
+        found = dissect.counted(quiet_dsn, "worker", jobs)
+        enqueuing.result()
+
+    sent = {verb: number / jobs for verb, number in found["statements"].items() if verb not in BY_THE_CLOCK}
+    record_property("figure", f"a worker at {rate} jobs/s: {sent} statements a job")
+    assert set(sent) == {"claim", "complete"}
+    assert sent["claim"] <= 1.3
+    assert sent["complete"] <= 1.05
 
 
 def test_what_a_dissection_names_is_there() -> None:

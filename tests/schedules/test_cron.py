@@ -268,6 +268,7 @@ def test_every_range_and_step_is_read_as_it_is_written(index: int) -> None:
         ("0 0 1 jan-1/3 *", "jan-1/3", 'write "jan", or "jan-dec/3"'),
         ("0 0 * * mon-mon/2", "mon-mon/2", 'write "mon", or "mon-sat/2"'),
         ("0 0 * * 1,5-5/1", "5-5/1", 'write "5", or "5-6/1"'),
+        ("0 0 * * 7-7/1", "7-7/1", 'write "7"'),
         ("0 0 L/2 * *", "L/2", 'write "L"'),
         ("0 0 lw/1 * *", "lw/1", 'write "lw"'),
     ],

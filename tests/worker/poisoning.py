@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -171,6 +172,8 @@ def state() -> dict[str, Any]:
         "levels": [one.level for one in logging.getLogger().handlers],
         "filters": [len(one.filters) for one in logging.getLogger().handlers],
         "hour": time.localtime(0).tm_hour,
+        "warnings": warnings.filters[0][0],
+        "collected": len(gc.callbacks),
     }
 
 
@@ -279,6 +282,8 @@ def _change() -> None:
     inherited.set("a value")
     logging.getLogger().handlers[:] = []
     logging.disable(logging.CRITICAL)
+    warnings.simplefilter("error")
+    gc.callbacks.append(_leave)
 
 
 def _thread(*, daemon: bool) -> None:
@@ -315,6 +320,10 @@ _POISONS = {
     "thread": lambda: _thread(daemon=False),
     "daemon": lambda: _thread(daemon=True),
     "child": lambda: subprocess.Popen(["/bin/sh", "-c", "sleep 0.3; kill -9 $PPID"]),
+    "orphan": lambda: subprocess.run(["/bin/sh", "-c", f"(sleep 0.3; kill -9 {os.getpid()}) &"], check=True),
+    "orphan of a session": lambda: subprocess.run(
+        ["setsid", "/bin/sh", "-c", f"(sleep 0.3; kill -9 {os.getpid()}) &"], check=True
+    ),
     "group": lambda: os.setpgid(0, 0) if os.getpgrp() != os.getpid() else os.nice(0),
     "trace": lambda: sys.settrace(lambda frame, *_: os._exit(9) if frame.f_code.co_name == "wait" else None),
     "changes": _change,

@@ -178,6 +178,38 @@ def test_several_processes_work_while_the_folder_for_temporary_files_is_full(
             assert "worker_died" not in said(parent)
 
 
+def _without_room_for_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 * 1024, 16 * 1024))
+
+
+def test_a_worker_whose_health_nobody_could_tell_does_not_start(dsn: str) -> None:
+    command = [sys.executable, "-m", "faultline", "worker", "tests.worker.jobs:app", "--health-port", str(free_port())]
+    environ = {**os.environ, "FAULTLINE_DSN": dsn}
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=PATIENCE, preexec_fn=_without_room_for_files, check=False
+    )
+
+    assert done.returncode == 1
+    assert "nobody could tell the health of this worker: no shared memory: [Errno 27]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_children_whose_health_nobody_could_tell_are_not_live(dsn: str) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "faultline", "worker", "tests.worker.jobs:app", "--processes", "2", "--health-port"]
+    environ = {**os.environ, "FAULTLINE_DSN": dsn}
+    parent = subprocess.Popen(
+        [*command, str(port)], env=environ, stderr=subprocess.DEVNULL, preexec_fn=_without_room_for_files
+    )
+    try:
+        until(lambda: asked(port, "/live") == 503)
+
+        assert asked(port, "/ready") == 503
+    finally:
+        parent.terminate()
+        parent.wait(PATIENCE)
+
+
 def test_children_that_die_in_a_loop_are_not_live(dsn: str, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "dying.py").write_text(

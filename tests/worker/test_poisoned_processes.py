@@ -161,7 +161,7 @@ def test_what_a_job_changes_is_reset_for_the_next_one(app: Faultline) -> None:
     assert after == before
 
 
-@pytest.mark.parametrize("how", ["thread", "daemon", "child", "timer"])
+@pytest.mark.parametrize("how", ["thread", "daemon", "child", "orphan", "orphan of a session", "timer"])
 def test_a_process_with_something_that_goes_on_is_replaced(
     app: Faultline, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -249,7 +249,9 @@ def _check_step(line: str, index: int, term: str, position: int) -> None:
     if not dash and not span.upper().startswith("L"):
         return  # by its name: mon/2
     last = (_ENDS if first.isdigit() else _NAMED_ENDS)[index][1]
-    several = f', or "{first}-{last}/{step}"' if dash and first.lower() != last else ""
+    # Sunday may be written as 7, which is beyond the last day of a week.
+    is_below = not first.isdigit() or int(first) < int(last)
+    several = f', or "{first}-{last}/{step}"' if dash and is_below and first.lower() != last else ""
     raise JobRejected(
         f'the cron line "{line}" is wrong at position {position + 1}: "{term}" has a step and one value;'
         f' write "{first}"{several}'

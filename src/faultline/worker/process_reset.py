@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Surroundings:
         self._timer_list = _opened(_TIMER_LIST)
         self._timers = self._listed_timers()
         self._threads = set(sys._current_frames())  # noqa: SLF001 - also those that `threading` does not know
+        self._warnings, self._collected = list(warnings.filters), list(gc.callbacks)
         self._in_python = sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), socket.getdefaulttimeout()
 
     def restore(self) -> str | None:
@@ -66,6 +68,7 @@ class Surroundings:
         return f"it cannot be reset: {type(failed).__name__}: {failed}"
 
     def _restore(self) -> None:
+        gc.callbacks[:] = self._collected
         # What the job dropped is freed in its own time: a `__del__` may end the process. After a short job this takes a
         # microsecond; a full collection would take longer than the job.
         gc.collect(1)
@@ -85,6 +88,9 @@ class Surroundings:
             os.environ.clear()
             os.environ.update(self._environ)
             time.tzset()  # TZ may be among them
+        if warnings.filters != self._warnings:
+            warnings.resetwarnings()
+            warnings.filters[:] = self._warnings
         depth, interval, collects, timeout = self._in_python
         sys.setrecursionlimit(depth)
         sys.setswitchinterval(interval)

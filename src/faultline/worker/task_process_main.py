@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _READ_BYTES = JOB_BYTES_MAX + NUMBER.size
 # Looked up before the first job, like the methods of the sockets below. A job may replace the functions of these modules:
 # the next job would fail because of that, or run for ever because its worker is not told of its end.
@@ -63,6 +63,9 @@ def main() -> None:
     if setup is None:
         return
     _die_with(setup["parent"], kernel_kills=setup["kernel_kills"])
+    if sys.platform == "linux":
+        # Programs that a job leaves behind become our children when what started them ends: so they are found.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     sys.path[:], sys.argv = setup["path"], setup["argv"]
     processes.is_inside = True
     runner = _Runner(wire, setup)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from faultline.app.processes import check_tasks
 from faultline.core import events, forks
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, SetupError
 from faultline.core.model import Retention
 from faultline.core.settings import WorkerSettings, check_options, whole
 from faultline.worker import leaving, poll, tracing
@@ -256,7 +256,7 @@ class Worker:
         for feed in self._feeds.values():
             feed.tracing = self._executor.tracing
         if self._app.host.companion:
-            self._start_companion()
+            await self._start_companion()
         forks.keep_children_from(asyncio.get_running_loop())
         self._heartbeat.start()
         self._stop.watch(self._last_services)
@@ -349,11 +349,16 @@ class Worker:
                 todo = "check the name, or ignore this if jobs are enqueued there with options(queue=…) or by name"
                 events.emit("queue_unused", queue=queue, used=", ".join(sorted(used))[:1000], action=todo)
 
-    def _start_companion(self) -> None:
+    async def _start_companion(self) -> None:
         try:
             self._keep_company(self._standby())
         except OSError as error:
-            # Without room for the memory that they share. Jobs run; who asks for the health of this worker gets no answer.
+            # Without room for the memory that they share.
+            if self.health is not None or self.health_memory is not None:
+                await self._lifespans.close()
+                await self._databases.close()
+                advice = "make room in the folder for temporary files (TMPDIR), or leave out --health-port"
+                raise SetupError(f"nobody could tell the health of this worker: no shared memory: {error}; {advice}") from error
             events.emit("companion_failed", worker=self.id, error=f"no shared memory: {error}; this worker runs without one")
 
     def _standby(self) -> Standby:
