@@ -369,5 +369,5 @@ def test_a_fork_may_be_the_first_call_of_a_program(app: Faultline, dsn: str) -> 
 def test_the_arguments_of_a_fork_are_a_dict_by_name(app: Faultline, args: Any) -> None:
     handle = Shop(app).order.enqueue(4)
 
-    with pytest.raises(JobRejected, match="the arguments of a fork must be a dict by name, as .*, not "):
+    with pytest.raises(JobRejected, match=r"the arguments of a fork must be a dict by name, as .*, not "):
         handle.fork(args=args)

@@ -189,7 +189,8 @@ def test_an_undo_that_cannot_be_called_is_refused_before_there_is_anything_to_un
     @app.task(max_attempts=1)
     async def program(job: Job) -> None:
         async with job.saga() as saga:
-            await saga.do(book, "Astoria", undo=cancel)  # type: ignore[arg-type]
+            do: Any = saga.do
+            await do(book, "Astoria", undo=cancel)
 
     handle = program.enqueue()
 

@@ -90,7 +90,7 @@ def test_what_is_no_guard_still_stands_in_the_texts() -> None:
 
 @pytest.mark.parametrize("guards", [submissions.SINCE_18, submissions.BEFORE_18], ids=["since 18", "before 18"])
 def test_what_stands_for_one_version_of_the_server_still_stands_in_the_texts(guards: texts.Guards) -> None:
-    assert all([cut.mutant() for cut in texts.cuts(guards)])
+    assert all(cut.mutant() for cut in texts.cuts(guards))
 
 
 @pytest.mark.parametrize("piece", ["a text that is not there", "faultline"])

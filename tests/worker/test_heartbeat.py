@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import signal
 import threading
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from faultline.core.host import Host
+from faultline.core.running import running
 from faultline.worker.heartbeat import Heartbeat
 from faultline.worker.hold import Hold
 from faultline.worker.pulse import Thread
@@ -72,6 +75,27 @@ def test_a_lease_whose_ending_is_on_its_way_is_renewed_only_when_that_takes_long
     time.now += 0.2
     heartbeat.tick()
     assert renewals(queue, hold) == 1
+
+
+def test_a_loop_is_blocked_by_the_job_whose_code_it_runs_also_in_a_task_that_the_job_has_started(
+    queue: Driver, heartbeat: Heartbeat, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = [hold_of(queue, time) for _ in range(2)]
+    heartbeat.keep(holds)
+    own, started, other = object(), contextvars.copy_context(), contextvars.copy_context()
+    holds[0].attempt = own  # type: ignore[assignment]
+    started.run(running.set, holds[1])
+
+    def blocker(task: object) -> Hold | None:
+        monkeypatch.setattr(asyncio, "current_task", lambda _: task)
+        return heartbeat._blocker()  # noqa: SLF001 - a loop that is blocked for seconds shows it otherwise
+
+    heartbeat.loop = asyncio.new_event_loop()
+    heartbeat.loop.close()
+    assert blocker(None) is None
+    assert blocker(own) is holds[0]
+    assert blocker(SimpleNamespace(get_context=lambda: started)) is holds[1]
+    assert blocker(SimpleNamespace(get_context=lambda: other)) is None
 
 
 def test_it_is_behind_from_the_end_of_a_lease_until_that_is_renewed(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:

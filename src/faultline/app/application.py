@@ -71,7 +71,9 @@ class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queu
     ) -> None:
         super().__init__()
         if not (dsn is None or isinstance(dsn, str) or callable(dsn)):  # callers without a type checker
-            raise ConfigError(f"Faultline takes a DSN, such as 'postgresql://user@host/db', or a function of one, not {dsn!r:.80}")
+            raise ConfigError(
+                f"Faultline takes a DSN, such as 'postgresql://user@host/db', or a function of one, not {dsn!r:.80}"
+            )
         self._named = dsn
         self._timeout = choose_timeout(timeout)
         self.host = host or Host()

@@ -78,8 +78,7 @@ class _AsyncBlock(AbstractAsyncContextManager[T]):
 
         def __getattr__(self, name: str) -> NoReturn:
             _refuse_unless_private(name)
-            call, whose = self._what
-            raise ConfigError(f"{whose}{call} is opened by `async with` before it is used; write: async with {call} as opened")
+            _refuse_unopened("async with", *self._what)
 
 
 class _Block(AbstractContextManager[T]):
@@ -104,8 +103,11 @@ class _Block(AbstractContextManager[T]):
 
         def __getattr__(self, name: str) -> NoReturn:
             _refuse_unless_private(name)
-            call, whose = self._what
-            raise ConfigError(f"{whose}{call} is opened by `with` before it is used; write: with {call} as opened")
+            _refuse_unopened("with", *self._what)
+
+
+def _refuse_unopened(word: str, call: str, whose: str) -> NoReturn:
+    raise ConfigError(f"{whose}{call} is opened by `{word}` before it is used; write: {word} {call} as opened")
 
 
 def _refuse_unless_private(name: str) -> None:

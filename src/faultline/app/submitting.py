@@ -186,7 +186,9 @@ class Submitting:
 def _bound(submissions: Iterable[Submission]) -> list[Submission]:
     """The jobs to enqueue. A task, or what a task returned when it was called, is not one."""
     if not isinstance(submissions, Iterable):  # callers without a type checker
-        raise JobRejected(f"enqueue_many takes a list of jobs, not {submissions!r:.80}; for one job, write task.enqueue(...)")
+        raise JobRejected(
+            f"enqueue_many takes a list of jobs, not {submissions!r:.80}; for one job, write task.enqueue(...)"
+        )
     found = list(submissions)
     for one in found:
         if not isinstance(one, Submission):

@@ -74,7 +74,9 @@ def set_limit(  # noqa: PLR0913, PLR0917 - one for each option
     queue: _Queue,
     group: _Group = None,
     concurrency: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs at once; none: any number.")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs that may start per period (--per); none: any number.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Jobs that may start per period (--per); none: any number.")
+    ] = None,
     per: Annotated[str | None, typer.Option(metavar="SPAN", help=_PER)] = None,
     burst: Annotated[str | None, typer.Option(metavar="NUMBER", help=f"Jobs that may start at once. {_BURST}")] = None,
     weight: Annotated[str | None, typer.Option(metavar="NUMBER", help="The share of a group beside others.")] = None,

@@ -23,6 +23,7 @@ from faultline.core.backoff import Pause, doubled
 from faultline.core.build import version
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Reason
+from faultline.core.running import running
 from faultline.store import verbs
 from faultline.store.reads import views
 from faultline.store.session import WorkerSession
@@ -253,12 +254,16 @@ class Heartbeat:
                         hold.renewed_at = max(hold.renewed_at, self.shared.renewed_at(hold))
 
     def _blocker(self) -> Hold | None:
-        """The job whose code the silent loop runs, seen from this thread. None: no job's, or that of a branch of one."""
+        """The job whose code the silent loop runs, seen from this thread. None: no job's, or that of an asyncio task which
+        a job has started, where Python (before 3.12) does not say in which context a task runs.
+        """
         task = None if self.loop is None else asyncio.current_task(self.loop)
         if task is None:
             return None
+        context_of: Any = getattr(task, "get_context", None)
+        starter = None if context_of is None else context_of().get(running)
         with self._changed:
-            return next((hold for hold in self._holds.values() if hold.attempt is task), None)
+            return next((hold for hold in self._holds.values() if hold.attempt is task or hold is starter), None)
 
     def _loop_is_overdue(self, now: float) -> bool:
         """A worker whose loop is silent for too long counts as dead, although this thread runs."""

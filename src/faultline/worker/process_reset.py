@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ class Surroundings:
             time.tzset()  # TZ may be among them
         if warnings.filters != self._warnings:
             warnings.resetwarnings()
-            warnings.filters[:] = self._warnings
+            cast("list[Any]", warnings.filters).extend(self._warnings)
         depth, interval, collects, timeout = self._in_python
         sys.setrecursionlimit(depth)
         sys.setswitchinterval(interval)

@@ -358,7 +358,9 @@ class Worker:
                 await self._lifespans.close()
                 await self._databases.close()
                 advice = "make room in the folder for temporary files (TMPDIR), or leave out --health-port"
-                raise SetupError(f"nobody could tell the health of this worker: no shared memory: {error}; {advice}") from error
+                raise SetupError(
+                    f"nobody could tell the health of this worker: no shared memory: {error}; {advice}"
+                ) from error
             events.emit("companion_failed", worker=self.id, error=f"no shared memory: {error}; this worker runs without one")
 
     def _standby(self) -> Standby:

@@ -19,6 +19,7 @@ from faultline_proof.sessions import numbered_id
 if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
+_SINCE_UUIDV7 = 180000
 _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"task": ""}, "it has no task"),
     ({}, "it has no task"),
@@ -102,6 +103,15 @@ def answers_and_ids_come_in_the_order_given(sessions: Sessions) -> None:
         q.execute("do $$ begin for n in 1..50 loop perform faultline.enqueue('task-' || n); end loop; end $$")
         rows = q.execute("select task from faultline.open_jobs order by next_run_at, id")
         expect("tasks enqueued in a loop", [task for (task,) in rows], [f"task-{n}" for n in range(1, 51)])
+
+
+@probe("new_id")
+def ids_of_one_microsecond_are_in_the_order_of_their_positions(sessions: Sessions) -> None:
+    """On servers that have no uuidv7() of their own. The position stands behind the time."""
+    q = sessions.open()
+    if q.connection.info.server_version < _SINCE_UUIDV7:
+        ids = "select substr(faultline.new_id(n)::text, 20, 6) from unnest(array[257, 65537]) n"
+        expect("positions", [found for (found,) in q.execute(ids)], ["8010-1", "9000-1"])
 
 
 # Keys
