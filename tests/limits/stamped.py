@@ -9,7 +9,6 @@ allows, and a group that keeps its order keeps it. Somebody looks all the time w
 
 from __future__ import annotations
 
-import bisect
 import collections
 import contextlib
 import itertools
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 WORKERS, SLOTS, BACKLOG = 4, 8, 600
-#: From the claim of a job to its first stamp: a frozen worker starts what it was granted, as long as its lease lasts.
-LATE_SECONDS = LEASE_SECONDS + 1.0
 #: So long may a due job wait that may start. A claim that somebody leaves open is ended after five seconds, and the jobs of
 #: a killed worker are taken over when their leases have run out.
 STUCK_SECONDS = 12.0
@@ -59,6 +56,8 @@ class Run(NamedTuple):
     """One attempt, as it was stamped."""
 
     group: str
+    #: A worker that was frozen begins later what it was granted, as long as its lease lasts.
+    claimed: float
     began: float
     #: Its code ended, its worker died, or its lease was taken away: it no longer counts.
     ended: float
@@ -347,14 +346,14 @@ def judged(connection: psycopg.Connection, found: Stamped) -> Iterator[str]:
     """What was wrong, by the stamps."""
     taken = {(job_id, token): at.timestamp() for job_id, token, at in connection.execute(_TAKEN)}
     runs = []
-    rows = connection.execute("select pid, job_id, token, group_key, began, ended from stamps order by began").fetchall()
-    for pid, job_id, token, group, began, ended in rows:
+    query = "select pid, job_id, token, group_key, coalesce(claimed, began), began, ended from stamps order by began"
+    for pid, job_id, token, group, claimed, began, ended in connection.execute(query).fetchall():
         ends = [found.deaths.get(pid), taken.get((job_id, token)), _seconds(ended)]
         end = min(one for one in ends if one is not None)
         # A frozen worker may begin what was taken from it. Nothing it writes will count.
         found.counts["begun too late"] += end <= began.timestamp()
         if end > began.timestamp():
-            runs.append(Run(group, began.timestamp(), end, job_id))
+            runs.append(Run(group, claimed.timestamp(), began.timestamp(), end, job_id))
     found.counts["runs"] = len(runs)
     yield from _exceeded(runs, found)
     yield from _overtaken([run for run in runs if run.group == STRICT])
@@ -365,21 +364,20 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _exceeded(runs: list[Run], found: Stamped) -> Iterator[str]:
-    running: dict[str, list[float]] = collections.defaultdict(list)
+    running: dict[str, list[Run]] = collections.defaultdict(list)
     for run in runs:
         for key in ("", run.group):
-            ends = running[key]
-            del ends[: bisect.bisect_right(ends, run.began)]
-            bisect.insort(ends, run.ended)
+            beside = running[key] = [one for one in running[key] if one.ended > run.began]
             most = max(
                 one.of(key)
                 for one, after in zip(found.settings, [*found.settings[1:], None], strict=True)
-                if one.sent <= run.began and (after is None or after.known >= run.began - LATE_SECONDS)
+                if one.sent <= run.began and (after is None or after.known >= run.claimed)
             )
+            beside.append(run)
             if not key:
-                found.most_at_once = max(found.most_at_once, len(ends))
-            if len(ends) > most:
-                yield f"{len(ends)} of {key or 'the queue'} ran at {run.began:.3f}, and {most} may: job {run.job_id}"
+                found.most_at_once = max(found.most_at_once, len(beside))
+            if len(beside) > most:
+                yield f"{len(beside)} of {key or 'the queue'} ran at {run.began:.3f}, and {most} may: {beside}"
 
 
 def _overtaken(runs: list[Run]) -> Iterator[str]:

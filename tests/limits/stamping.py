@@ -23,12 +23,21 @@ LEASE_SECONDS = 2
 TABLE = """
 create table if not exists stamps (
   id bigint generated always as identity primary key, pid integer not null, job_id uuid not null, token bigint not null,
-  group_key text not null, began timestamptz not null default clock_timestamp(), ended timestamptz
+  group_key text not null, claimed timestamptz, began timestamptz not null default clock_timestamp(), ended timestamptz,
+  unique (job_id, token)
 )
 """
 
 app = Faultline()
 app.queue(QUEUE, concurrency=QUEUE_LIMIT, each_group=Limit(concurrency=GROUP_LIMIT), groups={STRICT: Limit(ordered=True)})
+
+#: The answer may be lost with the server: then the row is there when this is sent again.
+_BEGIN = """
+insert into stamps (pid, job_id, token, group_key, claimed) values (%s, %s, %s, %s, (
+  select j.claimed_at from faultline.open_jobs j where j.id = %s and j.fencing_token = %s
+))
+on conflict (job_id, token) do update set pid = excluded.pid returning id
+"""
 
 
 class Stumbled(Exception):
@@ -58,10 +67,7 @@ _stamps = Stamps()
 
 @app.task(name="stamp", queue=QUEUE, group="{group}", lease=LEASE_SECONDS, max_attempts=1000)
 async def stamp(job: Job, group: str, seconds: float, stumbles: bool) -> None:  # noqa: FBT001 - an argument of a job
-    words = (os.getpid(), job.id, job.fencing_token, group)
-    (row,) = await _stamps.write(
-        "insert into stamps (pid, job_id, token, group_key) values (%s, %s, %s, %s) returning id", words
-    )
+    (row,) = await _stamps.write(_BEGIN, (os.getpid(), job.id, job.fencing_token, group, job.id, job.fencing_token))
     try:
         await asyncio.sleep(seconds)
     finally:
