@@ -47,8 +47,8 @@ GUARDS: Guards = {
             "      jobs = case\n        when false and coalesce",
         ),
     },
-    "prune": {
-        "brings schedules back": "      perform faultline.set_back_schedules();\n",
+    "prune_ticks": {
+        "brings schedules back": "  perform faultline.set_back_schedules();\n",
     },
     "set_back_schedules": {
         "keeps the moments of an interval": ("coalesce(w.last - ceil", "coalesce(null::timestamptz - ceil"),
