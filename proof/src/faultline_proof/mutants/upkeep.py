@@ -102,7 +102,6 @@ GUARDS: Guards = {
         "chooses a floor that no job has reached": ("min(microseconds << k)", "min(null::bigint)"),
         "doubles the time where the floor is ahead of it": ("generate_series(0, 12)", "generate_series(0, 0)"),
         "chooses one above the last": ("microseconds << k > s.token_floor", "true"),
-        "counts the journal on": ("e where e.id > $2", "e where e.id > $2 and false"),
         "does not hold others up for long": ("perform set_config('lock_timeout', '400ms', true)", "null"),
         "leaves a caller's own patience alone": ("if patience = '0' then", "if true then"),
         "gives the caller's patience back": "  perform set_config('lock_timeout', patience, true);\n",
@@ -122,6 +121,9 @@ GUARDS: Guards = {
         "names with each job who did it": ("c.token_was) || signed", "c.token_was)"),
         "names with the floor who did it": ("'value', chosen) || signed", "'value', chosen)"),
         "records the floor": ("'value', chosen", "'value', null"),
+    },
+    "advance_sequences": {
+        "counts the journal on": ("e where e.id > $2", "e where e.id > $2 and false"),
     },
     "reconcile": {
         "closes only what the ledger knows": (

@@ -397,7 +397,7 @@ def a_waiting_job_goes_on_waiting_after_recover(sessions: Sessions) -> None:
     expect("its token", expect_woken(q, parent).fencing_token > floor, True)
 
 
-@probe("recover")
+@probe("recover", "advance_sequences")
 def recover_repairs_the_numbers_of_copied_tables(sessions: Sessions) -> None:
     q = sessions.open()
     parent, _ = suspended_parent(q)
