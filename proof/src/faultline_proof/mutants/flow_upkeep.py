@@ -164,33 +164,31 @@ GUARDS: Guards = {
         "nudges those who have overslept": ("perform faultline.wake_overdue_suspended(reconcile.max_jobs);", "null;"),
         "breaks circles": ("perform faultline.cancel_deadlocked_jobs();", "null;"),
     },
-    "prune": {
-        "flows: forgets only what is old enough": ("where f.live_at < horizon\n", "where true\n"),
-        "flows: passes over locked rows": (
-            "        order by f.live_at\n        limit prune.max_rows\n        for update skip locked\n",
-            "        order by f.live_at\n        limit prune.max_rows\n        for update\n",
+    "prune_flows": {
+        "forgets only what is old enough": ("where f.live_at < horizon\n", "where true\n"),
+        "passes over locked rows": (
+            "    order by f.live_at\n    limit prune_flows.max_rows\n    for update skip locked\n",
+            "    order by f.live_at\n    limit prune_flows.max_rows\n    for update\n",
         ),
-        "flows: looks at no more than it was asked to": (
-            "        order by f.live_at\n        limit prune.max_rows\n        for update skip locked\n",
-            "        order by f.live_at\n        for update skip locked\n",
+        "looks at no more than it was asked to": (
+            "    order by f.live_at\n    limit prune_flows.max_rows\n    for update skip locked\n",
+            "    order by f.live_at\n    for update skip locked\n",
         ),
-        "flows: keeps a flow while one of its jobs is open": (
+        "keeps a flow while one of its jobs is open": (
             "case when faultline.is_live(flow.id) then",
             "case when false then",
         ),
-        "flows: goes by the end of the first job": ("          continue when ended_at >= horizon;\n", ""),
-        "flows: keeps what ended badly as long as failed jobs": (
+        "goes by the end of the first job": ("      continue when ended_at >= horizon;\n", ""),
+        "keeps what ended badly as long as failed jobs": (
             "greatest(s.keep_failed_seconds - s.keep_flows_seconds, 0)",
             "0",
         ),
-        "flows: takes no more than it was asked for": (
-            "faultline.prune_flow(flow.id, prune.max_rows - rows_gone)",
+        "takes no more than it was asked for": (
+            "faultline.prune_flow(flow.id, prune_flows.max_rows - gone)",
             "faultline.prune_flow(flow.id, 1000000)",
         ),
-        "flows: says how many are gone": ("rows_gone := rows_gone + part.gone;", "rows_gone := rows_gone + 1;"),
-        "flows: remembers the highest token": ("highest := greatest(highest, part.highest);", "null;"),
-        "forgets the signals too": ("delete from faultline.signals s where s.job_id = any (pruned);", "null;"),
-        "forgets the streams too": ("delete from faultline.streams s where s.job_id = any (pruned);", "null;"),
+        "says how many are gone": ("gone := gone + part.gone;", "gone := gone + 1;"),
+        "remembers the highest token": ("highest := greatest(highest, part.highest);", "null;"),
     },
     "is_live": {
         "looks at the children of children": ("where c.job_id = m.id and", "where c.job_id = is_live.flow_id and"),

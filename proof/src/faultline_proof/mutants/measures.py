@@ -48,51 +48,69 @@ GUARDS: Guards = {
         "brings a lost row back": "insert into faultline.sampling default values on conflict do nothing;",
         "remembers when": ("set sampled_at = began, took_seconds", "set took_seconds"),
         "remembers what it took": ", took_seconds = extract(epoch from faultline.clock() - began)",
-        "stores due jobs of a small queue": (
+        "keeps one of a minute": ("date_trunc('minute', began)", "began"),
+        **{
+            f"keeps the newest {name}": (f"{name} = excluded.{name}", f"{name} = samples.{name}")
+            for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at", "estimated")
+        },
+    },
+    "count_queued": {
+        "counts due jobs of a small queue": (
             (
-                "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
-                "        select j.next_run_at from faultline.open_jobs j where"
+                "count(*) filter (where j.next_run_at <= at) as due\n        from (\n"
+                "          select j.next_run_at from faultline.open_jobs j where"
             ),
-            "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j where",
+            "count(*) as due\n        from (\n          select j.next_run_at from faultline.open_jobs j where",
         ),
-        "stores due jobs of a crowded queue": (
+        "counts due jobs of a crowded queue": (
             (
-                "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
-                "        select j.next_run_at from faultline.open_jobs j\n"
+                "count(*) filter (where j.next_run_at <= at) as due\n        from (\n"
+                "          select j.next_run_at from faultline.open_jobs j\n"
             ),
-            "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j\n",
-        ),
-        "stores delayed jobs": ("coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
-        "stores the oldest due job": "    where d.next_run_at <= began\n",
-        "counts no wait before a job was there": ("min(greatest(d.next_run_at, d.created_at))", "min(d.next_run_at)"),
-        "looks at every priority": (
-            "and j.queue = p.name and j.priority > p.priority",
-            "and j.queue = p.name and j.priority > p.priority and false",
+            "count(*) as due\n        from (\n          select j.next_run_at from faultline.open_jobs j\n",
         ),
         "counts waiting jobs of a small queue": (
             "j where j.state = 'queued' and j.queue = f.name limit few_max",
             "j where j.queue = f.name limit few_max",
         ),
         "counts waiting jobs of a crowded queue": (
-            "where j.state = 'queued' and j.queue = f.name\n        limit",
-            "where j.queue = f.name\n        limit",
+            "where j.state = 'queued' and j.queue = f.name\n          limit",
+            "where j.queue = f.name\n          limit",
         ),
+        "shares what may be counted": ("2 * count_queued.exact_max::bigint / greatest(1, count(*))", "1000000"),
+        "counts one up to the limit": ("least(count_queued.exact_max, 2 *", "least(1000000, 2 *"),
+        "says where waiting jobs are estimated": ("g.since, m.jobs > b.jobs\n", "g.since, false\n"),
+    },
+    "oldest_due": {
+        "looks at due jobs only": "    where d.next_run_at <= oldest_due.at\n",
+        "counts no wait before a job was there": ("min(greatest(d.next_run_at, d.created_at))", "min(d.next_run_at)"),
+        "looks at every priority": (
+            "and j.queue = p.name and j.priority > p.priority",
+            "and j.queue = p.name and j.priority > p.priority and false",
+        ),
+    },
+    "queues_seen": {
+        "knows queues that were worked on": (
+            "where t.queue = f.name and t.minute > at - interval '1 day'",
+            "where false",
+        ),
+        "forgets them after a day": " and t.minute > at - interval '1 day'",
+        "knows queues that have emptied": ("where s.due + s.delayed + s.running + s.failed > 0", "where false"),
+        "forgets them then": ("where s.due + s.delayed + s.running + s.failed > 0", "where true"),
+        "looks at the last one": ("order by s.minute desc limit 1", "order by s.minute limit 1"),
+    },
+    "count_jobs": {
+        "counts delayed jobs": ("coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
         "counts leased jobs": ("where j.state = 'running' and", "where j.state = 'x' and"),
         "counts failed jobs only": (" and j.state = 'failed' and", " and"),
-        "shares what may be counted": ("2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
-        "counts one up to the limit": ("least(sample.exact_max, 2 *", "least(1000000, 2 *"),
-        "says where waiting jobs are estimated": (
-            "coalesce(g.jobs, 0)), m.jobs > b.jobs\n",
-            "coalesce(g.jobs, 0)), false\n",
-        ),
-        "says where running jobs are estimated": ("(select sum(l.running) from leased l) > sample.exact_max", "false"),
-        "says where failed jobs are estimated": ("(select sum(e.failed) from ended e) > sample.exact_max", "false"),
+        "says where running jobs are estimated": ("(select sum(l.running) from leased l) > count_jobs.exact_max", "false"),
+        "says where failed jobs are estimated": ("(select sum(e.failed) from ended e) > count_jobs.exact_max", "false"),
         "draws due jobs": (
-            "filter (where j.state = 'queued' and (j.next_run_at <= began or j.in_group)) * 100",
+            "filter (where j.state = 'queued' and (j.next_run_at <= at or j.in_group)) * 100",
             "* 100",
         ),
         "draws delayed jobs": (
-            "filter (where j.state = 'queued' and j.next_run_at > began and j.in_group is not true) * 100",
+            "filter (where j.state = 'queued' and j.next_run_at > at and j.in_group is not true) * 100",
             "* 100",
         ),
         "draws running jobs": ("filter (where j.state = 'running') * 100", "* 100"),
@@ -101,22 +119,9 @@ GUARDS: Guards = {
         "takes the estimate of delayed jobs": ("case when q.estimated then d.delayed end", "null::bigint"),
         "takes the estimate of running jobs": ("case when m.running then d.running end", "null::bigint"),
         "takes the estimate of failed jobs": ("case when m.failed then d.failed end", "null::bigint"),
-        "knows queues that were worked on": (
-            "where t.queue = f.name and t.minute > began - interval '1 day'",
-            "where false",
-        ),
-        "forgets them after a day": " and t.minute > began - interval '1 day'",
-        "knows queues that have emptied": ("where s.due + s.delayed + s.running + s.failed > 0", "where false"),
-        "forgets them then": ("where s.due + s.delayed + s.running + s.failed > 0", "where true"),
-        "looks at the last one": ("order by s.minute desc limit 1", "order by s.minute limit 1"),
-        "knows queues where jobs wait": "    select q.name from queued q\n    union\n",
-        "knows queues where jobs run": "    select l.name from leased l\n    union\n",
-        "knows queues where jobs have failed": "    select e.name from ended e\n    union\n",
-        "keeps one of a minute": ("date_trunc('minute', began)", "began"),
-        **{
-            f"keeps the newest {name}": (f"{name} = excluded.{name}", f"{name} = samples.{name}")
-            for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at", "estimated")
-        },
+        "knows queues where jobs wait": "      select q.name from queued q\n      union\n",
+        "knows queues where jobs run": "      select l.name from leased l\n      union\n",
+        "knows queues where jobs have failed": "      select e.name from ended e\n      union\n",
     },
     "roll_up": {
         "is done by one": ("not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))", "false"),

@@ -22,16 +22,20 @@ GUARDS: Guards = {
         "waits": ("set suspended = true, next_run_at = '9999-01-01Z', in_group", "set in_group"),
     },
     "declare_schedules": {
-        "renames before it uses a name again": ("(select max(t.turn) from turns t where t.name = d.name), ", ""),
-        "renames a row of schedules from its end": ("where t.turn < cardinality(names)", "where t.turn < 1"),
-        "knows what newer code has renamed": ("      where s.was = any (names)\n", "      where false\n"),
         "locks in one order": ("  order by s.id\n  for update;\n", "  limit 0;\n"),
-        "takes none that the same code declares": ("        and not coalesce(s.digest = any (mine), false)\n", ""),
         "says who waits": ("      waiting := waiting ||", "      waiting := null ||"),
         "says what is waited for": ("|| coalesce(was.name, said.name);", "|| said.name;"),
         "forgets who has waited": ("n <> all (names || renamed)", "true"),
         "keeps what others wait for": ("n <> all (names || renamed)", "false"),
         "knows what the worker declared before": ("  returning w.schedules into mine;\n", ";\n"),
+    },
+    "declarations_in_order": {
+        "renames before it uses a name again": ("(select max(t.turn) from turns t where t.name = d.name), ", ""),
+        "renames a row of schedules from its end": ("where t.turn < cardinality(names)", "where t.turn < 1"),
+        "knows what newer code has renamed": ("      where s.was = any (names)\n", "      where false\n"),
+    },
+    "find_declared": {
+        "takes none that the same code declares": ("      and not coalesce(s.digest = any (mine), false)\n", ""),
     },
     "names_before": {
         "keeps the name that it is known to have had": ("coalesce(own.was = w.name, false) desc, ", ""),
@@ -47,8 +51,8 @@ GUARDS: Guards = {
             "      jobs = case\n        when false and coalesce",
         ),
     },
-    "prune": {
-        "brings schedules back": "      perform faultline.set_back_schedules();\n",
+    "prune_ticks": {
+        "brings schedules back": "  perform faultline.set_back_schedules();\n",
     },
     "set_back_schedules": {
         "keeps the moments of an interval": ("coalesce(w.last - ceil", "coalesce(null::timestamptz - ceil"),

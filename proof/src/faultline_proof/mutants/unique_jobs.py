@@ -45,13 +45,15 @@ GUARDS: Guards = {
     "free_permits": {
         "keeps nothing of a group that it leaves": (" and new.group_key = old.group_key", ""),
     },
-    "prune": {
+    "prune_failed": {
         "forgets the key of a failed job": (
-            "      perform faultline.free_keys(part.ids, part.queues, part.keys, part.tasks);\n",
+            "  perform faultline.free_keys(ended.ids, ended.queues, ended.keys, ended.tasks);\n",
             "",
             ("k.key = j.unique_key and k.task = j.task and k.job_id = j.id", "false"),
         ),
         "keeps a failed job whose key is held": ("k.key = j.unique_key and k.task = j.task and k.job_id = j.id", "false"),
+    },
+    "prune_unique_keys": {
         "puts keys of open jobs behind the others": (
             "set until = faultline.clock() + interval '1 hour'",
             "set until = k.until",

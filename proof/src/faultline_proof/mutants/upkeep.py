@@ -7,25 +7,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
-_PRUNE_LEDGER = (
-    "          where o.finished_at < horizon and o.flow_id is null\n          limit prune.max_rows\n"
-    "          for update skip locked\n        ))\n        returning f."
-)
+_PRUNE_KEYS_OPEN = "        and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n"
 
-_PRUNE_FAILED = (
-    "and o.finished_at < horizon and o.flow_id is null\n        limit prune.max_rows\n"
-    "        for update skip locked\n      ) e;\n"
-)
+#: What is pruned by its age alone, and the words that say which rows, and how many.
+_PRUNED = {
+    "prune_ledger": (
+        "where o.finished_at < horizon and o.flow_id is null\n"
+        "      limit prune_ledger.max_rows\n      for update skip locked"
+    ),
+    "prune_failed": (
+        "and o.finished_at < horizon and o.flow_id is null\n    limit prune_failed.max_rows\n    for update skip locked"
+    ),
+    "prune_journal": "where o.at < horizon limit prune_journal.max_rows for update skip locked",
+    "prune_keys": (
+        f"where o.created_at < horizon\n{_PRUNE_KEYS_OPEN}      limit prune_keys.max_rows\n      for update of o skip locked"
+    ),
+}
 
-_PRUNE_JOURNAL = "where o.at < horizon limit prune.max_rows for update skip locked"
-
-_PRUNE_KEYS = (
-    "          where o.created_at < horizon\n"
-    "            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n"
-    "          limit prune.max_rows\n          for update of o skip locked"
-)
-
-_PRUNE_OF = {"ledger": _PRUNE_LEDGER, "failed": _PRUNE_FAILED, "journal": _PRUNE_JOURNAL, "keys": _PRUNE_KEYS}
+_PRUNES = {
+    step: {
+        guard: (text, text.replace(piece, instead))
+        for guard, piece, instead in (
+            ("passes over locked rows", " skip locked", ""),
+            ("takes no more than it was asked for", f"limit {step}.max_rows", "limit 1000000"),
+            ("forgets only what is old enough", " < horizon", " < 'infinity'"),
+        )
+    }
+    for step, text in _PRUNED.items()
+}
 
 GUARDS: Guards = {
     "cancel": {
@@ -93,7 +102,6 @@ GUARDS: Guards = {
         "chooses a floor that no job has reached": ("min(microseconds << k)", "min(null::bigint)"),
         "doubles the time where the floor is ahead of it": ("generate_series(0, 12)", "generate_series(0, 0)"),
         "chooses one above the last": ("microseconds << k > s.token_floor", "true"),
-        "counts the journal on": ("e where e.id > $2", "e where e.id > $2 and false"),
         "does not hold others up for long": ("perform set_config('lock_timeout', '400ms', true)", "null"),
         "leaves a caller's own patience alone": ("if patience = '0' then", "if true then"),
         "gives the caller's patience back": "  perform set_config('lock_timeout', patience, true);\n",
@@ -114,6 +122,9 @@ GUARDS: Guards = {
         "names with the floor who did it": ("'value', chosen) || signed", "'value', chosen)"),
         "records the floor": ("'value', chosen", "'value', null"),
     },
+    "advance_sequences": {
+        "counts the journal on": ("e where e.id > $2", "e where e.id > $2 and false"),
+    },
     "reconcile": {
         "closes only what the ledger knows": (
             "where exists (select from faultline.ledger f where f.job_id = j.id)",
@@ -127,32 +138,13 @@ GUARDS: Guards = {
     },
     "prune": {
         **{
-            f"{what}: {guard}": (text, text.replace(piece, instead))
-            for what, text in _PRUNE_OF.items()
-            for guard, piece, instead in (
-                ("passes over locked rows", " skip locked", ""),
-                ("takes no more than it was asked for", "limit prune.max_rows", "limit 1000000"),
-                ("forgets only what is old enough", " < horizon", " < 'infinity'"),
-            )
-        },
-        **{
             f"{index}: knows nothing of pages that it emptied": f"      ages := to_regclass('faultline.{index}');\n"
             for index in ("journal_at", "keys_created")
         },
         "ledger_finished: knows nothing of pages that it emptied": (
-            "      ages := to_regclass('faultline.ledger_finished');\n      rows_gone",
-            "      rows_gone",
+            "      ages := to_regclass('faultline.ledger_finished');\n    when 'failed'",
+            "    when 'failed'",
         ),
-        "ledger: leaves flows alone": (
-            "where o.finished_at < horizon and o.flow_id is null",
-            "where o.finished_at < horizon",
-        ),
-        "failed: leaves flows alone": ("and o.finished_at < horizon and o.flow_id is null", "and o.finished_at < horizon"),
-        "does not wait for a vacuum": (
-            "set_config('lock_timeout', '1ms', true)",
-            "set_config('lock_timeout', '0', true)",
-        ),
-        "leaves the patience of its caller alone": "      perform set_config('lock_timeout', patience, true);\n",
         "wants an age that makes sense": ("prune.older_than not between interval '0' and interval '1000 years'", "false"),
         **{
             f"{what}: without an age, goes by its own setting": (
@@ -167,14 +159,6 @@ GUARDS: Guards = {
                 ("flows", "keep_flows_seconds", "s.keep_keys_seconds"),
             )
         },
-        "failed: looks in the index of endings": "o.state in ('failed', 'cancelled') and ",
-        "keys: keeps the key of an open job": (
-            _PRUNE_KEYS,
-            _PRUNE_KEYS.replace(
-                "            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n", ""
-            ),
-        ),
-        "forgets the steps too": "    delete from faultline.steps s where s.job_id = any (pruned);\n",
         "remembers the highest token": (
             "    update faultline.settings s set token_floor = highest where s.token_floor < highest;\n",
             "",
@@ -191,5 +175,33 @@ GUARDS: Guards = {
             ),
             "    else\n      null;\n",
         ),
+    },
+    "prune_ledger": {
+        **_PRUNES["prune_ledger"],
+        "leaves flows alone": (
+            "where o.finished_at < horizon and o.flow_id is null",
+            "where o.finished_at < horizon",
+        ),
+        "forgets what is stored for the jobs": "  perform faultline.forget_steps(job_ids);\n",
+    },
+    "prune_failed": {
+        **_PRUNES["prune_failed"],
+        "leaves flows alone": ("and o.finished_at < horizon and o.flow_id is null", "and o.finished_at < horizon"),
+        "looks in the index of endings": "o.state in ('failed', 'cancelled') and ",
+        "forgets what is stored for the jobs": "  perform faultline.forget_steps(job_ids);\n",
+    },
+    "prune_journal": _PRUNES["prune_journal"],
+    "prune_keys": {**_PRUNES["prune_keys"], "keeps the key of an open job": _PRUNE_KEYS_OPEN},
+    "forget_steps": {
+        "forgets the steps": "  delete from faultline.steps s where s.job_id = any (forget_steps.job_ids);\n",
+        "forgets the signals too": ("delete from faultline.signals s where s.job_id = any (forget_steps.job_ids);", "null;"),
+        "forgets the streams too": ("delete from faultline.streams s where s.job_id = any (forget_steps.job_ids);", "null;"),
+    },
+    "desummarize_pages": {
+        "does not wait for a vacuum": (
+            "set_config('lock_timeout', '1ms', true)",
+            "set_config('lock_timeout', '0', true)",
+        ),
+        "leaves the patience of its caller alone": "  perform set_config('lock_timeout', patience, true);\n",
     },
 }

@@ -107,7 +107,7 @@ def open_rows_of_jobs_that_are_done_are_closed(sessions: Sessions) -> None:
 # prune
 
 
-@probe("prune")
+@probe("prune", "prune_ledger", "prune_failed", "prune_journal", "prune_keys", "forget_steps")
 def pruning_forgets_what_is_old_in_small_bites(sessions: Sessions) -> None:
     q = sessions.open()
     old = _endings(q, "old")
@@ -136,7 +136,7 @@ def _endings(q: Session, name: str) -> set[UUID]:
     return {lease.job_id for lease in (*done, *failed)}
 
 
-@probe("prune")
+@probe("prune", "prune_keys")
 def a_key_is_never_pruned_while_its_job_is_open(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():

@@ -253,7 +253,7 @@ def a_job_of_a_graph_waits_again_when_the_one_before_it_is_retried(sessions: Ses
     expect("then it runs", q.claim_one(queue="children").job_id, after.job_id)
 
 
-@probe("prune", "prune_flow", "forget_jobs", "is_live")
+@probe("prune", "prune_flow", "forget_jobs", "is_live", "prune_flows", "prune_ledger", "prune_failed")
 def a_flow_is_forgotten_as_a_whole(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -282,7 +282,7 @@ def a_flow_is_forgotten_as_a_whole(sessions: Sessions) -> None:
         expect(f"rows of {table}", q.value(f"select count(*) from faultline.{table}"), 0)
 
 
-@probe("prune", "is_live", "why_not_retried")
+@probe("prune", "is_live", "why_not_retried", "prune_flows")
 def a_flow_with_an_open_job_is_kept_and_one_that_goes_is_not_retried(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -303,7 +303,7 @@ def a_flow_with_an_open_job_is_kept_and_one_that_goes_is_not_retried(sessions: S
     expect("pruned then", sum(q.run(verbs.prune("flows", older_than_seconds=100)) for _ in range(2)), 3)
 
 
-@probe("prune")
+@probe("prune", "prune_flows")
 def a_flow_that_failed_is_kept_at_least_as_long_as_failed_jobs(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -319,7 +319,7 @@ def a_flow_that_failed_is_kept_at_least_as_long_as_failed_jobs(sessions: Session
     expect("pruned", q.run(verbs.prune("flows")), 2)
 
 
-@probe("prune")
+@probe("prune", "forget_steps")
 def a_job_that_received_nothing_takes_its_signals_with_it(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -397,7 +397,7 @@ def a_waiting_job_goes_on_waiting_after_recover(sessions: Sessions) -> None:
     expect("its token", expect_woken(q, parent).fencing_token > floor, True)
 
 
-@probe("recover")
+@probe("recover", "advance_sequences")
 def recover_repairs_the_numbers_of_copied_tables(sessions: Sessions) -> None:
     q = sessions.open()
     parent, _ = suspended_parent(q)

@@ -282,7 +282,7 @@ def a_fork_that_is_sent_again_begins_one_job(sessions: Sessions) -> None:
     expect("entries", len([one for one in q.events(lease.job_id) if one == "forked"]), 1)
 
 
-@probe("fork", "prune", "prune_flow")
+@probe("fork", "prune", "prune_flow", "prune_flows")
 def a_flow_is_not_pruned_while_it_is_forked(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease()

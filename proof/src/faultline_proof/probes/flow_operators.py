@@ -16,7 +16,7 @@ _RETRY_FAILED = "select retried from faultline.retry_failed()"
 _STEP = [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
 
 
-@probe("prune", "why_not_retried", "retry")
+@probe("prune", "why_not_retried", "retry", "prune_flows")
 def a_flow_is_not_forgotten_while_it_is_retried(sessions: Sessions) -> None:
     """Whoever was told that the job is queued finds it there, whatever its age."""
     q, other = sessions.open(), sessions.open()
@@ -96,7 +96,7 @@ def a_child_is_not_retried_with_an_old_view_of_its_parent(sessions: Sessions) ->
     expect("a job of no flow", q.state(plain.job_id).value, "queued")
 
 
-@probe("prune")
+@probe("prune", "prune_flows")
 def prune_looks_at_no_more_flows_than_it_was_asked_to(sessions: Sessions) -> None:
     """Of many that wait for longer than flows are kept, each call looks at some: it ends, and the next one goes on."""
     q = sessions.open()

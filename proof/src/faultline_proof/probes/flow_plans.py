@@ -183,7 +183,7 @@ def a_resolve_with_a_cursor_reads_no_dead_nudges(sessions: Sessions) -> None:
         raise AssertionError(f"resolve read {read} rows beside {_DEAD_NUDGES} dead nudges")
 
 
-@probe("plan", "prune", "flows")
+@probe("plan", "prune", "flows", "prune_flows")
 def prune_of_flows_does_not_read_all_that_are_young(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.hand.execute(

@@ -183,7 +183,7 @@ def a_reader_gets_no_more_than_it_asked_for_and_of_one_job_only(sessions: Sessio
     expect("of the other", _read(q, other.job_id), [(0, [0])])
 
 
-@probe("prune", "streams")
+@probe("prune", "streams", "forget_steps")
 def the_streams_of_a_job_are_pruned_with_it(sessions: Sessions) -> None:
     q = sessions.open()
     done, failed = q.new_lease(), q.new_lease()

@@ -210,7 +210,7 @@ def a_job_is_undone_once_by_two_who_want_it(sessions: Sessions) -> None:
         waiting.result()
 
 
-@probe("undo", "prune")
+@probe("undo", "prune", "prune_flows")
 def a_flow_is_not_forgotten_while_it_is_undone(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     sessions.clock.take()

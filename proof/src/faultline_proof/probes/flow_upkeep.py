@@ -164,7 +164,7 @@ def a_flow_is_kept_while_the_child_of_a_child_waits_to_run(sessions: Sessions) -
     expect("with none", q.run(verbs.prune("flows", older_than_seconds=0)), 3)
 
 
-@probe("forget_jobs", "prune")
+@probe("forget_jobs", "prune", "prune_flows")
 def a_flow_is_forgotten_with_all_that_was_stored_and_its_tokens_are_not_used_again(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

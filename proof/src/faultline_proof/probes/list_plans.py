@@ -78,7 +78,11 @@ def _prunes_what_is_old(sessions: Sessions, *, what: str) -> None:
 
 
 PROBES.extend(
-    Probe(f"prune {what} reads what is old", frozenset(("plan", "prune", what)), partial(_prunes_what_is_old, what=what))
+    Probe(
+        f"prune {what} reads what is old",
+        frozenset(("plan", "prune", f"prune_{what}", what)),
+        partial(_prunes_what_is_old, what=what),
+    )
     for what in _YOUNG
 )
 

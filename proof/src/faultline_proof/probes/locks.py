@@ -134,7 +134,7 @@ def of_two_retries_one_comes_too_late(sessions: Sessions) -> None:
 # Prune and reconcile
 
 
-@probe("prune")
+@probe("prune", "prune_ledger", "prune_failed", "prune_journal", "prune_keys")
 def pruning_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     for key in ("a", "b"):
@@ -149,7 +149,7 @@ def pruning_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
         holder.rollback()
 
 
-@probe("prune")
+@probe("prune", "desummarize_pages")
 def pruning_does_not_wait_for_a_vacuum(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     for _ in range(2):

@@ -139,7 +139,7 @@ def _begin_a_minute(sessions: Sessions, q: Session) -> None:
     sessions.clock.advance(61 - at)
 
 
-@probe("sample")
+@probe("sample", "count_jobs", "count_queued", "oldest_due", "queues_seen")
 def a_sample_tells_jobs_and_queues_apart(sessions: Sessions) -> None:
     q = sessions.open()
     _begin_a_minute(sessions, q)
@@ -175,7 +175,7 @@ def a_sample_tells_jobs_and_queues_apart(sessions: Sessions) -> None:
     expect("the queue that is empty now", _sampled(q)[-2], ("empty", 0, 0, 0, 0, None))
 
 
-@probe("sample")
+@probe("sample", "count_jobs")
 def the_newest_sample_of_a_minute_stands(sessions: Sessions) -> None:
     q = sessions.open()
     _begin_a_minute(sessions, q)
@@ -196,7 +196,7 @@ def the_newest_sample_of_a_minute_stands(sessions: Sessions) -> None:
     expect("samples", found, [(1, 2, 0, 1, False, zero, 0)])
 
 
-@probe("sample", "roll_up")
+@probe("sample", "roll_up", "queues_seen")
 def an_empty_queue_is_sampled_as_long_as_anyone_cares(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -250,7 +250,7 @@ def _estimated(q: Session, exact_max: int) -> list[tuple[Any, ...]]:
     )
 
 
-@probe("sample")
+@probe("sample", "count_jobs", "count_queued", "oldest_due")
 def what_is_too_much_to_count_is_estimated_and_said_to_be(sessions: Sessions) -> None:
     """The table is so small that all of its pages are drawn: an estimate is as right as a count, but is not called one."""
     q = sessions.hand

@@ -367,7 +367,11 @@ PROBES.extend(
     for name in _BATCHES
 )
 PROBES.extend(
-    Probe(f"prune {what} does not read all that is young", frozenset(("plan", "prune", _PRUNED[what][0])), play)
+    Probe(
+        f"prune {what} does not read all that is young",
+        frozenset(("plan", "prune", f"prune_{what}", _PRUNED[what][0])),
+        play,
+    )
     for what, play in ((what, partial(_prunes_without_reading_all, what=what)) for what in _PRUNED)
 )
 PROBES.extend(
@@ -383,7 +387,7 @@ PROBES.append(Probe("due steps over no delayed jobs", frozenset(("plan", "due"))
 PROBES.extend(
     Probe(
         f"prune {what} does not read all that lies where old rows lay",
-        frozenset(("plan", "prune", what)),
+        frozenset(("plan", "prune", f"prune_{what}", what)),
         partial(_prunes_where_old_rows_lay_once, what=what),
     )
     for what in _WITH_AGES

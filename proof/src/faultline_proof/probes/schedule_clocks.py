@@ -21,7 +21,7 @@ def upkeep(q: Session) -> None:
     q.execute("select faultline.prune('ticks')")
 
 
-@probe("set_back_schedules", "prune", "tick")
+@probe("set_back_schedules", "prune", "tick", "prune_ticks")
 def a_schedule_goes_on_when_the_clock_was_ahead(sessions: Sessions) -> None:
     q = sessions.open()
     found = placed(q, sessions)

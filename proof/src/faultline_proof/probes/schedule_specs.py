@@ -69,7 +69,7 @@ def declare(q: Session, *declared: tuple[str, str, str | list[str] | None], work
     return dict(q.execute("select * from faultline.declare_schedules(%s, %s::json)", worker, text))
 
 
-@probe("declare_schedules")
+@probe("declare_schedules", "declarations_in_order", "find_declared")
 def a_name_that_was_given_up_may_be_used_again(sessions: Sessions) -> None:
     q = sessions.open()
     # By their names, the new schedule comes before the renamed one or after it.
@@ -95,7 +95,7 @@ def _ids(q: Session) -> dict[str, int]:
     return dict(q.execute("select name, id from faultline.schedules"))
 
 
-@probe("declare_schedules", "has_moved")
+@probe("declare_schedules", "has_moved", "declarations_in_order")
 def names_that_are_passed_on_in_a_row_take_their_histories_along(sessions: Sessions) -> None:
     q = sessions.open()
     # By their names, the one whose name is free comes last or first.
@@ -121,7 +121,7 @@ def names_that_are_passed_on_in_a_row_take_their_histories_along(sessions: Sessi
         sessions.hand.execute("delete from faultline.workers")
 
 
-@probe("declare_schedules", "has_moved")
+@probe("declare_schedules", "has_moved", "find_declared", "declarations_in_order")
 def a_new_schedule_may_have_the_name_that_another_had_before(sessions: Sessions) -> None:
     q = sessions.open()
     declare(q, ("report", "d1", None), worker="old")

@@ -213,7 +213,7 @@ def a_replaced_job_gives_back_what_it_kept_of_its_old_group(sessions: Sessions) 
     expect_right_accounts(q)
 
 
-@probe("free_keys", "prune", "forget_jobs", "insert_unique_jobs")
+@probe("free_keys", "prune", "forget_jobs", "insert_unique_jobs", "prune_failed")
 def a_failed_job_counts_for_no_period_also_when_it_is_pruned(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     unique = {"key": "k", "while": None, "period": 86400}
@@ -240,7 +240,7 @@ def a_failed_job_counts_for_no_period_also_when_it_is_pruned(sessions: Sessions)
     expect("the same", ask(q, unique=unique), third)
 
 
-@probe("free_keys", "prune")
+@probe("free_keys", "prune", "prune_failed")
 def a_key_that_names_another_job_outlives_the_one_before(sessions: Sessions) -> None:
     q = sessions.open()
     ask(q)
@@ -283,7 +283,7 @@ def a_retried_job_does_not_take_a_key_that_another_waits_under(sessions: Session
     expect("answer then", ask(q), third)
 
 
-@probe("prune", "unique_keys")
+@probe("prune", "unique_keys", "prune_unique_keys")
 def keys_that_are_kept_for_long_keep_no_others(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

@@ -41,9 +41,6 @@ declare
   chosen bigint;
   microseconds bigint;
   held_for interval;
-  counted bigint;
-  numbered text;
-  sequence regclass;
   unique_ids uuid[];
   patience constant text := current_setting('lock_timeout');
 begin
@@ -79,13 +76,7 @@ begin
   limits_held_for = held_for
   returning s.token_floor into chosen;
   perform set_config('lock_timeout', patience, true);
-  -- Logical replication copies the rows of a table but not its sequence: no verb could insert into these.
-  foreach numbered in array array['journal', 'calls', 'signals', 'nudges', 'sweeps', 'schedules'] loop
-    sequence := pg_get_serial_sequence('faultline.' || numbered, 'id');
-    counted := coalesce(pg_sequence_last_value(sequence), 0);
-    execute format('select setval($1, e.id) from (select max(l.id) as id from faultline.%I l) e where e.id > $2', numbered)
-      using sequence, counted;
-  end loop;
+  perform faultline.advance_sequences();
   insert into faultline.journal (at, event, detail)
   values (
     faultline.clock(), 'setting_changed', jsonb_build_object('setting', 'token_floor', 'value', chosen) || signed

@@ -40,52 +40,13 @@ begin
   where s.name = any (names || renamed) or s.was = any (names)
   order by s.id
   for update;
-  for said in
-    with recursive declared as (
-      select d ->> 'name' as name, d ->> 'digest' as digest, (faultline.names_before(d))[1] as was, d -> 'spec' as spec
-      from json_array_elements(declare_schedules.declarations) d
-    ),
-    -- Who leaves a name to whom: as this code says, or, in a rollback, as the newer code has said.
-    leaves as (
-      select d.name as leaver, d.was as heir from declared d where d.was = any (names)
-      union
-      select s.was, s.name
-      from faultline.schedules s
-      join declared d on d.name = s.name and d.was is distinct from s.was
-      where s.was = any (names)
-    ),
-    turns as (
-      select d.name, 0 as turn from declared d
-      union
-      select l.heir, t.turn + 1
-      from turns t
-      join leaves l on l.leaver = t.name
-      -- Two that swap their names have no first.
-      where t.turn < cardinality(names)
-    )
-    select d.name, d.digest, d.was, d.spec
-    from declared d
-    -- A name that another had before is free once that one has its new name.
-    order by (select max(t.turn) from turns t where t.name = d.name), coalesce(d.was, d.name), d.name
-  loop
+  for said in select * from faultline.declarations_in_order(declare_schedules.declarations, names) loop
     name := said.name;
     perform faultline.check_schedule(said.name, said.spec);
     if coalesce(length(said.digest), 0) not between 1 and 100 then
       raise exception 'schedule % is refused: its declaration has no digest', said.name using errcode = 'FL005';
     end if;
-    -- By its name, by its name before, or by its name after: a rollback finds what the newer code has renamed. Not one that
-    -- the same code declares: there the old name was given to another schedule. See has_moved.
-    select s.* into was
-    from faultline.schedules s
-    where s.name = said.name
-      or (
-        (s.name = said.was or s.was = said.name and faultline.has_moved(said.name, names))
-        and not coalesce(s.digest = any (mine), false)
-        and not exists (select from faultline.schedules o where o.name = said.name)
-      )
-    order by s.id
-    limit 1
-    for update;
+    was := faultline.find_declared(said.name, said.was, names, mine);
     at := faultline.clock();
     if was.id is null then
       insert into faultline.schedules as s (

@@ -22,8 +22,6 @@ declare
   first_due timestamptz;
   last_due timestamptz;
   busy uuid[];
-  overlap text;
-  is_new boolean;
 begin
   perform faultline.require_synchronous_commit();
   select * into s from faultline.schedules c
@@ -63,36 +61,10 @@ begin
   select s.id, m."from", 'missed', 'missed', clock, m."to", m.ticks
   from jsonb_to_recordset(tick.missed) as m ("from" timestamptz, "to" timestamptz, ticks bigint)
   on conflict do nothing;
-  overlap := coalesce(s.spec ->> 'overlap', 'allow');
   busy := s.jobs;
   foreach at in array tick.fire loop
-    outcome := 'fired';
-    job_id := null;
-    if overlap <> 'allow' then
-      busy := faultline.busy_jobs(busy);
-      if overlap = 'skip' and cardinality(busy) >= 1 or overlap = 'one' and cardinality(busy) >= 2 then
-        outcome := 'skipped';
-      end if;
-    end if;
-    perform faultline.set_current_verb('tick');
-    insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at) values (s.id, at, 'tick', outcome, clock)
-    on conflict do nothing;
-    continue when not found;
-    if outcome = 'fired' then
-      if overlap = 'cancel' and not faultline.cancel_busy(busy) then
-        -- A job is in a transaction of its own. The tick waits for it: nothing was decided.
-        raise exception 'a job of schedule % cannot be cancelled now', tick.name using errcode = '55P03';
-      end if;
-      select e.job_id, e.created into job_id, is_new
-      from faultline.enqueue_many(json_build_array(faultline.tick_job(s.name, s.spec, at, clock))) e;
-      -- What stands in for a unique job is somebody else's, and may be the very job that it would wait for.
-      if overlap = 'one' and is_new and cardinality(busy) > 0 and not faultline.wait_behind(job_id, busy[1]) then
-        raise exception 'the job of schedule % that runs cannot be waited for now', tick.name using errcode = '55P03';
-      end if;
-      perform faultline.set_current_verb('tick');
-      update faultline.ticks k set job_id = tick.job_id where k.schedule_id = s.id and k.at = tick.at and k.kind = 'tick';
-      busy := case when overlap in ('skip', 'one') then busy || job_id else array[job_id] end;
-    end if;
+    select f.* into busy, outcome, job_id from faultline.fire_tick(s, at, clock, busy) f;
+    continue when outcome is null;
     return next;
   end loop;
   update faultline.schedules c
