@@ -112,9 +112,15 @@ GUARDS: Guards = {
         ),
     },
     "complete": {
-        "frees permits": "    perform faultline.free_ended(permit_queues, permit_groups, silent => complete.claims);\n",
-        "wakes nobody for who claims": ("silent => complete.claims", "silent => false"),
-        "wakes workers for who does not claim": ("silent => complete.claims", "silent => true"),
+        "frees permits": "    perform faultline.free_ended(permit_queues, permit_groups);\n",
+        "wakes nobody for who claims": (
+            "    if complete.claims then\n      perform set_config('faultline.notify', 'off', true);\n    end if;\n",
+            "",
+        ),
+        "wakes again afterwards": (
+            "    if complete.claims then\n      perform set_config('faultline.notify', notify, true);\n    end if;\n",
+            "",
+        ),
     },
     "free_ended": {
         "wakes who waits": (

@@ -1,6 +1,6 @@
 -- Give back the permits of jobs that `complete` has removed: all at once. The trigger free_permits does it for every other
--- ending, with several statements for each job. `silent`: their worker claims again itself, so no other is woken.
-create or replace function faultline.free_ended(queues text[], group_keys text[], silent boolean) returns void
+-- ending, with several statements for each job.
+create or replace function faultline.free_ended(queues text[], group_keys text[]) returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -20,7 +20,8 @@ begin
     group by g.queue, g.part
     returning queue, group_keys
   loop
-    exit when silent or current_setting('faultline.notify', true) = 'off';
+    -- A worker that claims again itself wakes no other.
+    exit when current_setting('faultline.notify', true) = 'off';
     perform faultline.wake_for_free_permit(one.queue, one.group_keys);
   end loop;
 end

@@ -1,5 +1,5 @@
 -- Wake a worker that sleeps, if a job waits for a permit that is free now: of the queue, or of one of the groups. Not where
--- notifications are off: see `wake`.
+-- notifications are off: see `wake`, and `complete`.
 create or replace function faultline.wake_for_free_permit(queue text, group_keys text[]) returns void
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
