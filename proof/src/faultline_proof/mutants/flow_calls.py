@@ -280,13 +280,6 @@ GUARDS: Guards = {
         **_looks("first_over"),
         "refuses waits that are no array": ("jsonb_typeof(first_over.waits) is distinct from 'array'", "false"),
         "refuses a time that makes no sense": ("if given.seconds not between 0 and 315360000 then", "if false then"),
-        "notices that the program has changed": (
-            "perform faultline.same_call(call, given.kind, given.name, given.digest);",
-            "null;",
-        ),
-        "has a new time after a retry": ("if call.until is null and call.ended_at is null then", "if false then"),
-        "keeps its time": ("if call.until is null and call.ended_at is null then", "if call.ended_at is null then"),
-        "keeps whether only fresh signals count": (", given.fresh\n", ", false\n"),
         "says again what it said": (
             "if call.ended_at is not null and call.kind not in ('step', 'atomic') then",
             "if false then",
@@ -296,16 +289,27 @@ GUARDS: Guards = {
             "if moment < coalesce(found_at, 'infinity') then",
             "if moment <= coalesce(found_at, 'infinity') then",
         ),
+        "makes the job a member of a flow": ("perform faultline.join_flow(first_over.job_id);", "null;"),
+    },
+    "insert_or_find_call": {
+        "notices that the program has changed": (
+            "perform faultline.same_call(call, kind, name, digest);",
+            "null;",
+        ),
+        "has a new time after a retry": ("if call.until is null and call.ended_at is null then", "if false then"),
+        "keeps its time": ("if call.until is null and call.ended_at is null then", "if call.ended_at is null then"),
+        "keeps whether only fresh signals count": (", ends, fresh)", ", ends, false)"),
+    },
+    "end_wait": {
         "receives a signal once": (
-            "set received_by = found_call.number, received_at = at",
+            "set received_by = call.number, received_at = at",
             "set received_at = at",
         ),
-        "receives nothing that came after the time was over": ("\n        and s.sent_at = found_at", ""),
+        "receives nothing that came after the time was over": ("\n      and s.sent_at = moment", ""),
         "is history": (
-            "set fencing_token = first_over.fencing_token, awaited = false, ended_at = at, outcome = found_call.outcome,",
-            "set",
+            "fencing_token = end_wait.fencing_token, awaited = false, ended_at = at, outcome = call.outcome, ",
+            "",
         ),
-        "makes the job a member of a flow": ("perform faultline.join_flow(first_over.job_id);", "null;"),
     },
     "signal": {
         "wants a name": ("coalesce(length(signal.name), 0) not between 1 and 200", "false"),
@@ -331,16 +335,6 @@ GUARDS: Guards = {
             "or j.queue = any (signal.only_queues));\n  if not found then\n    perform faultline.not_open",
             "or j.queue = any (signal.only_queues)) for update;\n  if not found then\n    perform faultline.not_open",
         ),
-        "refuses an answer to a wait that is unknown": (
-            "    if not found then\n      raise exception 'job % has no call",
-            "    if false then\n      raise exception 'job % has no call",
-        ),
-        "refuses an answer to another wait": (
-            "elsif call.kind <> 'signal' or call.name <> signal.name then",
-            "elsif false then",
-        ),
-        "refuses an answer to a wait that is over": ("elsif call.is_over then", "elsif false then"),
-        "knows that the time of a wait is over": (" or coalesce(c.until <= at, false) as is_over", " as is_over"),
         "keeps no more than it must": (") >= kept_max then", ") >= kept_max and false then"),
         "counts what was not received": (" and s.received_by is null limit kept_max", " limit kept_max"),
         "counts the same key once": ("  if not found then\n    return false;\n", "  if false then\n    return false;\n"),
@@ -348,6 +342,18 @@ GUARDS: Guards = {
         "records who sent it": ("if signal.sent_by is not null then", "if false then"),
         "tells those who resolve": ("perform faultline.wake_resolvers();", "null;"),
         "is for this call only": ("signal.key, signal.for_call, at,", "signal.key, null, at,"),
+    },
+    "check_wait": {
+        "refuses an answer to a wait that is unknown": (
+            "  if not found then\n    raise exception 'job % has no call",
+            "  if false then\n    raise exception 'job % has no call",
+        ),
+        "refuses an answer to another wait": (
+            "elsif call.kind <> 'signal' or call.name <> check_wait.signal then",
+            "elsif false then",
+        ),
+        "refuses an answer to a wait that is over": ("elsif call.is_over then", "elsif false then"),
+        "knows that the time of a wait is over": (" or coalesce(c.until <= check_wait.at, false) as is_over", " as is_over"),
     },
     "stream": {
         **_held("stream"),

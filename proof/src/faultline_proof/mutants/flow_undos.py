@@ -71,9 +71,11 @@ GUARDS: Guards = {
         "undoes only what nobody goes on with": ("swept.reason is not null", "true"),
     },
     "cancel_children_batch": {
-        "leaves a child alone that undoes": ("c.kind = 'saga' and c.outcome = 'failed'\n", "false\n"),
         "undoes what children have begun": ("  if cancel_children_batch.undo then\n", "  if false then\n"),
-        "hands it on to children of children": ("case when cancel_children_batch.undo then 'undo' end", "null"),
+    },
+    "cancel_children": {
+        "leaves a child alone that undoes": ("c.kind = 'saga' and c.outcome = 'failed'\n", "false\n"),
+        "hands it on to children of children": ("case when cancel_children.undo then 'undo' end", "null"),
     },
     "stopped_at": {
         "calls nothing again that is undone": ("s.kind = 'saga' and s.outcome = 'failed'", "false"),

@@ -19,6 +19,8 @@ GUARDS: Guards = {
         "waits for no flow": ("    for no key update skip locked\n", "    for no key update\n"),
         "locks no job of another flow": (" and (j.flow_id is null or j.flow_id = any (flows))", ""),
         "needs a new view": ("    perform faultline.read_committed('retry of a job of a flow');\n", "    null;\n"),
+    },
+    "retry_job_of_flow": {
         "goes on behind one that is busy": (" or lock_not_available then", " then"),
     },
     "why_not_retried": {

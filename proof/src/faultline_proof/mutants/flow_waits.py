@@ -139,12 +139,20 @@ GUARDS: Guards = {
             "select join_flow.job_id, faultline.clock() where false;",
         ),
     },
-    # That it looks at the state again after the lock, and goes no further than it has seen, only a commit between two
-    # statements of one call would show.
     "resolve": {
         "looks only in READ COMMITTED": ("perform faultline.read_committed('resolve');", "null;"),
-        "believes no cursor of another run": ("resolve.cursor ->> 'run' = run and ", ""),
-        "believes no cursor of the future": (" and (resolve.cursor ->> 'xmax')::xid8 <= pg_snapshot_xmax(seen)", ""),
+        "comes back to locked nudges": (
+            "array(select c.id from unnest(nudges.chosen) as c (id) except select l.id from unnest(looked) as l (id))",
+            "'{}'",
+        ),
+        "deletes what it looked at": ("delete from faultline.nudges n where n.id = any (looked);", "null;"),
+        "wakes workers": ("perform faultline.wake_for(applied.to_wake);", "null;"),
+        "begins anew rather than carry too much": ("when cardinality(kept) <= 10000 then", "when true then"),
+    },
+    # That it goes no further than it has seen, only a commit between two statements of one call would show.
+    "read_nudges": {
+        "believes no cursor of another run": ("read_nudges.cursor ->> 'run' = run and ", ""),
+        "believes no cursor of the future": (" and (read_nudges.cursor ->> 'xmax')::xid8 <= pg_snapshot_xmax(seen)", ""),
         "finds what was committed late": ("where n.xid = any (under_way) and n.id <> all (kept)", "where false"),
         "finds what was new": ("n.xid >= lower_bound and n.id <> all (kept)", "false"),
         "begins where it was": ("where n.xid >= lower_bound and", "where"),
@@ -166,24 +174,24 @@ GUARDS: Guards = {
             "filter (where true) as due",
         ),
         "remembers paused nudges": ("kept := coalesce(batch.paused, '{}') ||", "kept := '{}' ||"),
+        "asks again while there is more": ("+ (batch.more_late or batch.last_xid is not null)::integer", ""),
+    },
+    # Nor could anything else show that it looks at the state again after the lock.
+    "apply_nudges": {
         "passes over locked nudges": (
             "where n.id = any (chosen) for update skip locked) l",
             "where n.id = any (chosen) for update) l",
         ),
         "locks the nudges": ("where n.id = any (chosen) for update skip locked) l", "where n.id = any (chosen)) l"),
-        "comes back to locked nudges": (
-            "kept || array(select c.id from unnest(chosen) as c (id) except select l.id from unnest(looked) as l (id))",
-            "kept",
-        ),
         "locks the row before it looks": (
-            "      where j.id = nudge.job_id\n      for update skip locked;",
-            "      where j.id = nudge.job_id;",
+            "    where j.id = nudge.job_id\n    for update skip locked;",
+            "    where j.id = nudge.job_id;",
         ),
         "passes over locked rows": (
-            "      where j.id = nudge.job_id\n      for update skip locked;",
-            "      where j.id = nudge.job_id\n      for update;",
+            "    where j.id = nudge.job_id\n    for update skip locked;",
+            "    where j.id = nudge.job_id\n    for update;",
         ),
-        "keeps the nudge of a locked row": ("        held := held || nudge.ids;\n", ""),
+        "keeps the nudge of a locked row": ("      held := held || nudge.ids;\n", ""),
         "looks for failures when one has failed": (
             "faultline.can_resume(job.id, nudge.failures)",
             "faultline.can_resume(job.id, false)",
@@ -192,7 +200,7 @@ GUARDS: Guards = {
         "wakes who can go on": ("elsif verdict.over then", "elsif false then"),
         "clears the mark of waiting": (", faultline.clock()), suspended = null", ", faultline.clock())"),
         "asks those that run again when they are about to wait": (
-            "        awake := awake || nudge.job_id;\n",
+            "      awake := awake || nudge.job_id;\n",
             "",
         ),
         "keeps the nudge of a running job that is locked": (
@@ -207,19 +215,17 @@ GUARDS: Guards = {
             "where j.id = any (awake) for update skip locked",
             "where j.id = any (awake) for update",
         ),
+    },
+    "pause_nudges": {
         "makes one nudge of many": (
             "select min(n.id) as id, max(n.kind) as kind",
             "select n.id as id, n.kind as kind",
-            (" where n.id = any (held) group by n.job_id", " where n.id = any (held)"),
+            (" where n.id = any (pause_nudges.held) group by n.job_id", " where n.id = any (pause_nudges.held)"),
         ),
-        "keeps looking for failures": ("            kind = m.kind\n", "            kind = 0\n"),
+        "keeps looking for failures": ("        kind = m.kind\n", "        kind = 0\n"),
         "pauses before it looks again": ("make_interval(secs => least(0.05 * 2 ^ least(n.looks, 10), 5))", "interval '0'"),
         "pauses twice as long each time": ("0.05 * 2 ^ least(n.looks, 10)", "0.05"),
         "pauses for five seconds at most": ("least(0.05 * 2 ^ least(n.looks, 10), 5)", "0.05 * 2 ^ least(n.looks, 10)"),
-        "deletes what it looked at": ("delete from faultline.nudges n where n.id = any (looked);", "null;"),
-        "wakes workers": ("perform faultline.wake_for(to_wake);", "null;"),
-        "begins anew rather than carry too much": ("when cardinality(kept) <= 10000 then", "when true then"),
-        "asks again while there is more": ("+ (batch.more_late or batch.last_xid is not null)::integer", ""),
     },
     "sweep": {
         "looks only in READ COMMITTED": ("perform faultline.read_committed('sweep');", "null;"),
@@ -254,19 +260,31 @@ GUARDS: Guards = {
         "sweeps for the cancelled": ("in ('failed', 'cancelled')", "in ('failed')"),
     },
     "cancel_children_batch": {
-        "sweeps the children of this job": (" where c.job_id = cancel_children_batch.job_id offset 0", " offset 0"),
+        "passes over locked children": (
+            "where j.id = any (children.ids) for update skip locked",
+            "where j.id = any (children.ids) for update",
+        ),
+        "says which were locked": (
+            "where o.call_id = u.call_id and u.job_id <> all (locked)",
+            "where false",
+        ),
+        "comes back to those that are being retried": (
+            "where o.call_id = u.call_id and u.job_id <> all (locked)",
+            "join faultline.open_jobs x on x.id = u.job_id and x.state = 'queued' where u.job_id <> all (locked)",
+        ),
+    },
+    "next_children": {
+        "sweeps the children of this job": (" where c.job_id = next_children.job_id offset 0", " offset 0"),
         "sweeps one call where only that is asked for": (
-            "        and (cancel_children_batch.call_id is null or c.id = cancel_children_batch.call_id)\n",
+            "        and (next_children.call_id is null or c.id = next_children.call_id)\n",
             "",
         ),
         "goes on where it was": (
-            "case when c.id = cancel_children_batch.at_call then cancel_children_batch.at_index else -1 end",
+            "case when c.id = next_children.at_call then next_children.at_index else -1 end",
             "-1",
         ),
-        "passes over locked children": (
-            "where j.id = any (ids) for update skip locked",
-            "where j.id = any (ids) for update",
-        ),
+    },
+    "cancel_children": {
         "leaves jobs of others alone": ("'running') and j.call_id = u.call_id", "'running')"),
         "leaves ended children alone": (" and j.state in ('queued', 'running')", ""),
         "clears the owner": "        lease_owner = null,\n",
@@ -278,14 +296,6 @@ GUARDS: Guards = {
             "where false",
         ),
         "nudges those who watch": ("perform faultline.nudge_waiters(null, watched, true);", "null;"),
-        "says which were locked": (
-            "where o.call_id = u.call_id and u.job_id <> all (locked)",
-            "where false",
-        ),
-        "comes back to those that are being retried": (
-            "where o.call_id = u.call_id and u.job_id <> all (locked)",
-            "join faultline.open_jobs x on x.id = u.job_id and x.state = 'queued' where u.job_id <> all (locked)",
-        ),
         "tells the workers of those that ran": (
             "perform pg_notify('faultline', json_build_object('cancelled', r.id)::text) from unnest(running) as r (id);",
             "null;",

@@ -29,7 +29,7 @@ def _states(q: Session) -> dict[str, int]:
     return dict(q.execute("select state, count(*)::integer from faultline.jobs where queue = 'children' group by 1"))
 
 
-@probe("cancel", "sweep", "cancel_children_batch", "is_swept", "wake_resolvers")
+@probe("cancel", "sweep", "cancel_children_batch", "is_swept", "wake_resolvers", "cancel_children", "next_children")
 def the_children_of_a_cancelled_job_are_cancelled_however_deep(sessions: Sessions) -> None:
     q, listener = sessions.open(), sessions.open()
     parent, (first, *_) = suspended_parent(q, 3)
@@ -65,7 +65,7 @@ def a_job_that_has_failed_leaves_no_open_children(sessions: Sessions) -> None:
         expect("open jobs", q.value(_OPEN), 0)
 
 
-@probe("sweep", "cancel_children_batch")
+@probe("sweep", "cancel_children_batch", "next_children")
 def a_sweep_cancels_no_more_than_it_was_asked_to_and_goes_on(sessions: Sessions) -> None:
     q = sessions.open()
     parent, _ = suspended_parent(q, 10)
@@ -82,7 +82,7 @@ def a_sweep_cancels_no_more_than_it_was_asked_to_and_goes_on(sessions: Sessions)
     expect("open at last", left, 0)
 
 
-@probe("sweep", "cancel_children_batch")
+@probe("sweep", "cancel_children_batch", "cancel_children")
 def a_child_whose_row_is_held_is_swept_when_it_is_free(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     parent, children = suspended_parent(q, 5)
@@ -98,7 +98,7 @@ def a_child_whose_row_is_held_is_swept_when_it_is_free(sessions: Sessions) -> No
     expect("open when it is free", q.value(_OPEN), 0)
 
 
-@probe("sweep", "cancel_children_batch", "is_swept")
+@probe("sweep", "cancel_children_batch", "is_swept", "next_children", "cancel_children")
 def a_sweep_takes_the_children_of_its_own_call_only(sessions: Sessions) -> None:
     q = sessions.open()
     stranger = q.enqueue("child", queue="children", idempotency_key="stranger")
@@ -190,7 +190,7 @@ def with_a_cancelled_parent_all_its_children_that_did_not_succeed_start_over(ses
     expect("after", _states(q), {"queued": 4})
 
 
-@probe("why_not_retried", "retry", "retry_failed")
+@probe("why_not_retried", "retry", "retry_failed", "retry_job_of_flow")
 def a_child_is_not_retried_when_its_parent_has_ended_or_gone_on(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)

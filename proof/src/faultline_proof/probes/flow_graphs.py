@@ -26,7 +26,7 @@ def _node(name: str, *after: str, **more: Any) -> dict[str, Any]:
     return {"task": name, "name": name, "after": list(after), **more}
 
 
-@probe("enqueue_flow", "resolve", "can_resume")
+@probe("enqueue_flow", "resolve", "can_resume", "apply_nudges")
 def the_jobs_of_a_graph_run_in_its_order_and_the_root_comes_last(sessions: Sessions) -> None:
     q = sessions.open()
     ids = [row[0] for row in _enqueue(q, _node("a"), _node("b", "a"), _node("c", "a"))]

@@ -147,7 +147,7 @@ def a_child_is_looked_for_where_and_only_where_it_was_asked_for(sessions: Sessio
     expect("cancelled", q.value(failed, [call, others]), [True, False])
 
 
-@probe("can_resume", "resolve", "nudge_waiters", "fail", "has_failed")
+@probe("can_resume", "resolve", "nudge_waiters", "fail", "has_failed", "apply_nudges")
 def a_failure_is_looked_for_when_one_is_told_of_and_not_otherwise(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -161,7 +161,7 @@ def a_failure_is_looked_for_when_one_is_told_of_and_not_otherwise(sessions: Sess
     expect_woken(q, parent)
 
 
-@probe("resolve")
+@probe("resolve", "apply_nudges", "pause_nudges")
 def a_failure_is_not_forgotten_while_the_row_is_held(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -186,7 +186,7 @@ def a_child_stays_in_the_flow_of_its_parent(sessions: Sessions) -> None:
     expect("flows", q.value("select count(*) from faultline.flows"), 1)
 
 
-@probe("resolve")
+@probe("resolve", "read_nudges")
 def a_cursor_is_believed_on_its_own_run_of_the_server_only(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -201,7 +201,7 @@ def a_cursor_is_believed_on_its_own_run_of_the_server_only(sessions: Sessions) -
     expect("on another run", resolver.woken(), 1)
 
 
-@probe("resolve")
+@probe("resolve", "read_nudges")
 def what_was_committed_late_is_found_however_much_it_is(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     resolver = Resolver(q)
@@ -217,7 +217,7 @@ def what_was_committed_late_is_found_however_much_it_is(sessions: Sessions) -> N
     expect("one at a time", [resolver.woken(max_nudges=1) for _ in range(3)], [1, 1, 1])
 
 
-@probe("resolve", "suspend", "can_resume")
+@probe("resolve", "suspend", "can_resume", "apply_nudges")
 def a_job_that_goes_to_wait_while_others_are_looked_at_is_woken(sessions: Sessions) -> None:
     q, waits, signals, holder = (sessions.open() for _ in range(4))
     sessions.clock.take()

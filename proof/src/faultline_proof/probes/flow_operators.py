@@ -53,7 +53,7 @@ def a_flow_that_is_being_forgotten_is_not_retried_yet(sessions: Sessions) -> Non
     expect("state", q.state(lease.job_id).value, "queued")
 
 
-@probe("sweep", "cancel_children_batch")
+@probe("sweep", "cancel_children_batch", "cancel_children")
 def a_child_that_is_retried_while_its_parent_ends_is_swept(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     parent, (child, *_) = suspended_parent(q, 2)
@@ -70,7 +70,7 @@ def a_child_that_is_retried_while_its_parent_ends_is_swept(sessions: Sessions) -
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("retry", "retry_failed")
+@probe("retry", "retry_failed", "retry_job_of_flow")
 def a_child_is_not_retried_with_an_old_view_of_its_parent(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     parent, (child, *_) = suspended_parent(q, 2)

@@ -45,7 +45,7 @@ def _ago(q: Session, lease: Lease, number: str, seconds: float) -> None:
     )  # fmt: skip
 
 
-@probe("first_over", "over_at", "calls")
+@probe("first_over", "over_at", "calls", "insert_or_find_call", "end_wait")
 def of_sleeps_and_signals_what_was_first_ends_and_nothing_else(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -76,7 +76,7 @@ def of_sleeps_and_signals_what_was_first_ends_and_nothing_else(sessions: Session
     expect("broken", q.broken_invariants(), [])
 
 
-@probe("first_over", "over_at")
+@probe("first_over", "over_at", "end_wait")
 def a_timeout_counts_at_its_time_and_leaves_what_came_later(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -89,7 +89,7 @@ def a_timeout_counts_at_its_time_and_leaves_what_came_later(sessions: Sessions) 
     expect("what came later is kept", _first(q, lease, _signal("3")), ("3", "received", "late"))
 
 
-@probe("first_over")
+@probe("first_over", "insert_or_find_call", "end_wait")
 def what_has_ended_a_race_stays_what_ended_it(sessions: Sessions) -> None:
     """Although by then a signal is there that was sent before, in a transaction that went on."""
     q, sender = sessions.open(), sessions.open()
@@ -160,7 +160,7 @@ def a_step_counts_from_when_it_ended(sessions: Sessions) -> None:
     expect("one that is not on record", _first(q, lease, failed, _sleep("4", 60)), ("3", "done", None))
 
 
-@probe("first_over")
+@probe("first_over", "insert_or_find_call")
 def a_race_refuses_what_makes_no_sense(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -173,7 +173,7 @@ def a_race_refuses_what_makes_no_sense(sessions: Sessions) -> None:
     expect("another call", is_told(q, other), wanted=True)
 
 
-@probe("first_over", "reopen_flows")
+@probe("first_over", "reopen_flows", "insert_or_find_call")
 def a_signal_that_a_retry_has_opened_gets_a_new_time(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

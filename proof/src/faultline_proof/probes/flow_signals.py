@@ -206,7 +206,7 @@ def a_signal_finds_its_job_by_key_and_within_the_queues_allowed(sessions: Sessio
         q.run(verbs.signal(lease.job_id, "go", only_queues=["b"]))
 
 
-@probe("signal", "receive")
+@probe("signal", "receive", "check_wait")
 def an_answer_to_a_wait_that_is_over_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

@@ -70,7 +70,7 @@ def an_end_that_is_bad_is_told_to_parents_and_to_those_who_watch(sessions: Sessi
         expect("the child of the child", q.execute(_CHILDREN)[-1], ("cancelled",))
 
 
-@probe("sweep", "cancel_children_batch", "nudge_waiters")
+@probe("sweep", "cancel_children_batch", "nudge_waiters", "cancel_children")
 def a_sweep_leaves_what_has_ended_alone_and_tells_those_who_watch(sessions: Sessions) -> None:
     q = sessions.open()
     parent = q.new_lease()

@@ -70,7 +70,7 @@ def the_children_of_a_job_whose_saga_has_failed_are_cancelled(sessions: Sessions
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("cancel_children_batch", "sweep", "begin_undo", "undo")
+@probe("cancel_children_batch", "sweep", "begin_undo", "undo", "cancel_children")
 def a_child_that_undoes_goes_on_when_its_parent_ends(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease(max_attempts=1)
@@ -270,7 +270,7 @@ def a_job_that_is_cancelled_with_undo_is_queued_again_and_its_worker_can_write_n
     expect("state", q.run(verbs.cancel(lease.job_id)).value, "cancelled")
 
 
-@probe("cancel", "sweep", "cancel_children_batch", "begin_undo")
+@probe("cancel", "sweep", "cancel_children_batch", "begin_undo", "cancel_children")
 def the_children_of_a_job_that_is_cancelled_with_undo_undo_their_sagas(sessions: Sessions) -> None:
     """Also the children of children. Without `undo` they are only cancelled: a retry of the job goes on with them."""
     q = sessions.open()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Sessions
 
 
-@probe("suspend", "resolve", "complete", "nudge_waiters", "can_resume", "open_child", "claim")
+@probe("suspend", "resolve", "complete", "nudge_waiters", "can_resume", "open_child", "claim", "apply_nudges", "read_nudges")
 def a_waiting_job_holds_no_lease_and_goes_on_when_its_children_have_ended(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -108,7 +108,7 @@ def of_two_last_children_that_end_at_once_the_later_commit_wakes_the_parent(sess
         expect_woken(q, parent)
 
 
-@probe("resolve")
+@probe("resolve", "read_nudges")
 def a_nudge_that_commits_late_is_found_by_those_who_have_looked_past_it(sessions: Sessions) -> None:
     q, late = sessions.open(), sessions.open()
     resolver = Resolver(q)
@@ -126,7 +126,7 @@ def a_nudge_that_commits_late_is_found_by_those_who_have_looked_past_it(sessions
     expect_woken(q, slow)
 
 
-@probe("resolve")
+@probe("resolve", "apply_nudges")
 def the_nudge_of_a_resolver_that_died_is_looked_at_by_another(sessions: Sessions) -> None:
     q, dying = sessions.open(), sessions.open()
     resolver = Resolver(q)
@@ -140,7 +140,7 @@ def the_nudge_of_a_resolver_that_died_is_looked_at_by_another(sessions: Sessions
     expect_woken(q, parent)
 
 
-@probe("resolve")
+@probe("resolve", "apply_nudges", "pause_nudges")
 def a_row_that_is_held_delays_its_own_job_only(sessions: Sessions) -> None:
     q, holder, other = sessions.open(), sessions.open(), sessions.open()
     sessions.clock.take()
@@ -163,7 +163,7 @@ def a_row_that_is_held_delays_its_own_job_only(sessions: Sessions) -> None:
     expect_woken(q, held)
 
 
-@probe("resolve")
+@probe("resolve", "pause_nudges")
 def the_pause_of_a_held_row_doubles_up_to_five_seconds(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     sessions.clock.take()
@@ -181,7 +181,7 @@ def the_pause_of_a_held_row_doubles_up_to_five_seconds(sessions: Sessions) -> No
     expect("pauses", [round(pause, 2) for pause in pauses], [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5])
 
 
-@probe("resolve")
+@probe("resolve", "read_nudges")
 def a_resolve_looks_at_no_more_than_it_was_asked_to(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -203,7 +203,7 @@ def a_resolve_looks_at_no_more_than_it_was_asked_to(sessions: Sessions) -> None:
     expect("woken of one transaction", sum(resolver.woken(2) for _ in range(6)), 5)
 
 
-@probe("resolve")
+@probe("resolve", "read_nudges")
 def a_cursor_of_another_run_of_the_server_hides_nothing(sessions: Sessions) -> None:
     q = sessions.open()
     parent, (child,) = suspended_parent(q)
@@ -221,7 +221,7 @@ def a_cursor_of_another_run_of_the_server_hides_nothing(sessions: Sessions) -> N
     expect_woken(q, parent)
 
 
-@probe("resolve")
+@probe("resolve", "apply_nudges")
 def the_nudge_of_a_running_job_is_dropped_after_its_row_was_had(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     sessions.clock.take()

@@ -162,7 +162,7 @@ SCENES = [
         "a signal meets a job that asks for it and goes to wait",
         _one,
         {"job": does.asks("job"), "sender": does.signals("job")},
-        stops={"job": ("receive", "suspend"), "sender": ("signal", "resolve")},
+        stops={"job": ("receive", "suspend"), "sender": ("signal", *steps.RESOLVE)},
         judge=_received_or_due,
     ),
     Scenario(
@@ -178,7 +178,7 @@ SCENES = [
         "a signal meets the end of the time for which it was waited",
         _out_of_time,
         {"job": _resumes, "sender": does.signals("job")},
-        stops={"job": ("receive",), "sender": ("signal", "resolve")},
+        stops={"job": ("receive",), "sender": ("signal", *steps.RESOLVE)},
         judge=_signal_or_timeout,
     ),
     Scenario(
@@ -194,7 +194,7 @@ SCENES = [
         "the same signal is sent twice at once, under one key",
         _waits_for_approval,
         {"sender": does.signals("job", key="k"), "again": does.signals("job", key="k")},
-        stops={"sender": ("signal", "resolve"), "again": ("signal", "resolve")},
+        stops={"sender": ("signal", *steps.RESOLVE), "again": ("signal", *steps.RESOLVE)},
         judge=_once,
     ),
     Scenario(
@@ -218,7 +218,7 @@ SCENES = [
         "a race is won by another call while the signal comes that one of its losers waits for",
         _comes_to_it,
         {"job": _closes, "sender": does.signals("job", for_call="1")},
-        stops={"job": ("record",), "sender": ("signal", "resolve")},
+        stops={"job": ("record",), "sender": ("signal", *steps.RESOLVE)},
         judge=_closed_stays,
     ),
 ]

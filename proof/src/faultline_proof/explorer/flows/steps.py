@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _owners = itertools.count(1)
 #: Somebody else holds a row that it will not wait for: it is sent again.
 _BUSY = (LockNotAvailable,)
+#: Where a resolve stops that looks at jobs.
+RESOLVE = ("resolve", "read_nudges", "apply_nudges")
 _LEASES = "%s::uuid[], %s::bigint[], %s::text[]"
 _LEASE = "%s::uuid, %s::bigint, %s::text"
 

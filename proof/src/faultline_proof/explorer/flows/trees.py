@@ -111,7 +111,7 @@ SCENES = [
         "the tree is cancelled while the child completes",
         does.family(1),
         {"operator": does.cancels("parent"), "child": does.completes("child-0")},
-        stops={"operator": ("cancel", "sweep"), "child": ("complete", "resolve")},
+        stops={"operator": ("cancel", "sweep"), "child": ("complete", *steps.RESOLVE)},
         judge=lambda scene, ask: (
             expect(ask, scene.jobs["parent"], "cancelled") + expect(ask, scene.jobs["child-0"], "cancelled", "succeeded")
         ),
@@ -153,7 +153,7 @@ SCENES = [
         "a child's key is that of a job which completes meanwhile",
         _keyed,
         {"parent": _spawns_the_keyed, "stranger": does.completes("stranger")},
-        stops={"parent": ("spawn", "set_watched", "suspend"), "stranger": ("complete", "resolve")},
+        stops={"parent": ("spawn", "set_watched", "suspend"), "stranger": ("complete", *steps.RESOLVE)},
         judge=_the_parent_goes_on,
     ),
     Scenario(
@@ -169,7 +169,7 @@ SCENES = [
         "the last attempt of a child is reaped while its parent goes to wait",
         _expired,
         {"reaper": _reaped, "parent": does.waits("parent")},
-        stops={"reaper": ("reap", "resolve"), "parent": ("suspend",)},
+        stops={"reaper": ("reap", *steps.RESOLVE), "parent": ("suspend",)},
         judge=_the_parent_goes_on,
     ),
 ]

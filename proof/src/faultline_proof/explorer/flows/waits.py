@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from faultline_proof.explorer.programs import Program, Scene
     from faultline_proof.explorer.scenarios import Ask
 
-_ENDS = ("complete", "nudge_waiters", "resolve")
+_ENDS = ("complete", "nudge_waiters", *steps.RESOLVE)
 
 
 def _goes_on(scene: Scene, ask: Ask) -> list[str]:
@@ -135,7 +135,7 @@ SCENES = [
         "the parent goes to wait while its last two children complete",
         does.family(2, waits=False),
         {"parent": does.waits("parent"), "child": does.completes("child-0"), "sibling": does.completes("child-1")},
-        stops={"parent": ("suspend",), "child": ("complete", "resolve"), "sibling": ("complete",)},
+        stops={"parent": ("suspend",), "child": ("complete", *steps.RESOLVE), "sibling": ("complete",)},
         judge=_goes_on,
     ),
     Scenario(
@@ -143,7 +143,7 @@ SCENES = [
         "one of two children fails for good while its parent goes to wait, and would hear of that at once",
         does.family(2, policy="fast", waits=False),
         {"parent": does.waits("parent", policy="fast"), "child": does.fails("child-0")},
-        stops={"parent": ("suspend",), "child": ("fail", "nudge_waiters", "resolve")},
+        stops={"parent": ("suspend",), "child": ("fail", "nudge_waiters", *steps.RESOLVE)},
         judge=_goes_on,
     ),
     Scenario(
@@ -154,7 +154,7 @@ SCENES = [
             "A": does.completes("one-child-0", "other-child-0"),
             "B": does.completes("other-child-1", "one-child-1"),
         },
-        stops={"A": ("complete", "resolve"), "B": ("complete", "resolve")},
+        stops={"A": ("complete", *steps.RESOLVE), "B": ("complete", *steps.RESOLVE)},
         judge=_both_go_on,
     ),
     Scenario(
@@ -165,7 +165,7 @@ SCENES = [
             "parents": _both_wait,
             "children": does.completes("other-child-0", "one-child-0", "other-child-1", "one-child-1"),
         },
-        stops={"parents": ("suspend",), "children": ("complete", "resolve")},
+        stops={"parents": ("suspend",), "children": ("complete", *steps.RESOLVE)},
         judge=_both_go_on,
     ),
     Scenario(
@@ -173,7 +173,7 @@ SCENES = [
         "a job begins to wait for one that is not its child, which completes meanwhile",
         _two_strangers,
         {"parent": _watches, "stranger": does.completes("stranger")},
-        stops={"parent": ("watch", "suspend"), "stranger": ("complete", "resolve")},
+        stops={"parent": ("watch", "suspend"), "stranger": ("complete", *steps.RESOLVE)},
         judge=_goes_on,
     ),
     Scenario(
@@ -185,7 +185,7 @@ SCENES = [
             "early": does.completes_in_a_transaction("other-child"),
             "resolver": does.resolves(3, max_nudges=1),
         },
-        stops={"resolver": ("resolve",)},
+        stops={"resolver": steps.RESOLVE},
         judge=_both_go_on,
     ),
     Scenario(
@@ -193,7 +193,7 @@ SCENES = [
         "a resolver dies with nudges in its hands while another one passes over them",
         _both_children_ended,
         {"dies": does.resolves_and_dies, "resolver": does.resolves(3)},
-        stops={"dies": ("resolve",), "resolver": ("resolve",)},
+        stops={"dies": steps.RESOLVE, "resolver": steps.RESOLVE},
         judge=_both_go_on,
     ),
     Scenario(
@@ -201,7 +201,7 @@ SCENES = [
         "a failed child is retried while its parent is looked at",
         _child_failed,
         {"resolver": does.resolves(2), "operator": does.retries("child-0")},
-        stops={"resolver": ("resolve",), "operator": ("retry", "requeue_ended_jobs")},
+        stops={"resolver": steps.RESOLVE, "operator": ("retry", "requeue_ended_jobs")},
         judge=_waits_on_or_goes_on,
     ),
     Scenario(

@@ -40,8 +40,6 @@ declare
   found_call faultline.calls;
   found_at timestamptz;
   next_at timestamptz;
-  -- See over_at.
-  kept bigint;
 begin
   perform faultline.read_committed('first_over');
   if jsonb_typeof(first_over.waits) is distinct from 'array' then
@@ -65,29 +63,10 @@ begin
       raise exception 'job %: call %, % "%", cannot wait for % seconds; it can for 0 to 315360000',
         first_over.job_id, given.number, given.kind, given.name, given.seconds using errcode = 'FL005';
     end if;
-    select c.* into call from faultline.calls c where c.job_id = first_over.job_id and c.number = given.number;
-    if call.id is not null then
-      perform faultline.same_call(call, given.kind, given.name, given.digest);
-      if call.until is null and call.ended_at is null then
-        -- A retry has opened it again.
-        update faultline.calls c
-        set until = coalesce(given.until, at + make_interval(secs => given.seconds))
-        where c.id = call.id
-        returning c.until into call.until;
-      end if;
-    elsif given.kind in ('step', 'atomic') then
-      -- It has failed, and that is not on record yet.
-      call.number := given.number;
-      call.kind := given.kind;
-    else
-      perform faultline.check_name('the name of a call', given.name, 200, trimmed => false);
-      insert into faultline.calls as c (job_id, number, kind, name, digest, fencing_token, begun_at, until, fresh)
-      values (
-        first_over.job_id, given.number, given.kind, given.name, given.digest, first_over.fencing_token, at,
-        coalesce(given.until, at + make_interval(secs => given.seconds)), given.fresh
-      )
-      returning c.* into call;
-    end if;
+    call := faultline.insert_or_find_call(
+      first_over.job_id, first_over.fencing_token, at,
+      given.number, given.kind, given.name, given.digest, given.seconds, given.until, given.fresh
+    );
     if call.ended_at is not null and call.kind not in ('step', 'atomic') then
       found_call := call;
       exit;
@@ -115,23 +94,7 @@ begin
     return;
   end if;
   if found_call.ended_at is null then
-    found_call.outcome := 'done';
-    if found_call.kind = 'signal' then
-      kept := faultline.kept_signal(
-        found_call.job_id, found_call.name, found_call.number, found_call.fresh, found_call.begun_at
-      );
-      update faultline.signals s
-      set received_by = found_call.number, received_at = at
-      where s.id = kept
-        -- Not one that came after the time was over.
-        and s.sent_at = found_at
-      returning s.payload into found_call.result;
-      found_call.outcome := case when found then 'done' else 'timeout' end;
-    end if;
-    update faultline.calls c
-    set fencing_token = first_over.fencing_token, awaited = false, ended_at = at, outcome = found_call.outcome,
-        result = found_call.result
-    where c.id = found_call.id;
+    found_call := faultline.end_wait(found_call, first_over.fencing_token, found_at, at);
   end if;
   return query
     select

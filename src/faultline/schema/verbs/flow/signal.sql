@@ -34,7 +34,6 @@ declare
   at constant timestamptz := faultline.clock();
   target uuid := signal.job_id;
   job record;
-  call record;
 begin
   if coalesce(length(signal.name), 0) not between 1 and 200 then
     raise exception 'the name of a signal has 1 to 200 characters, not %', coalesce(length(signal.name), 0)
@@ -76,20 +75,7 @@ begin
       using errcode = 'FL002', hint = 'retry the job first';
   end if;
   if signal.for_call is not null then
-    select c.kind, c.name, c.ended_at is not null or coalesce(c.until <= at, false) as is_over into call
-    from faultline.calls c
-    where c.job_id = target and c.number = signal.for_call;
-    if not found then
-      raise exception 'job % has no call %', target, signal.for_call
-        using errcode = 'FL004', hint = 'see what it waits for with: faultline waiting';
-    elsif call.kind <> 'signal' or call.name <> signal.name then
-      raise exception 'call % of job % is % "%" and does not wait for a signal "%"',
-        signal.for_call, target, call.kind, call.name, signal.name
-        using errcode = 'FL002', hint = 'see what it waits for with: faultline waiting';
-    elsif call.is_over then
-      raise exception 'job % no longer waits for signal "%" at call %', target, signal.name, signal.for_call
-        using errcode = 'FL002', hint = 'it was received, or the time was over; see what the job waits for now';
-    end if;
+    perform faultline.check_wait(target, signal.for_call, signal.name, at);
   end if;
   if (
     select count(*)

@@ -89,22 +89,12 @@ begin
   plain := array(select j.id from faultline.open_jobs j where j.id = any (locked) and j.flow_id is null);
   perform faultline.requeue_ended_jobs(plain, signed);
   retried := cardinality(plain);
-  -- One by one: what keeps one from being retried is no reason for the others. One may have started over with another.
+  -- One by one: what keeps one from being retried is no reason for the others.
   foreach job in array array(select l.id from unnest(locked) as l (id) where l.id <> all (plain)) loop
-    if exists (select from faultline.open_jobs j where j.id = job and j.state = 'failed') then
-      begin
-        if (select w.reason from faultline.why_not_retried(job) w) is null then
-          perform faultline.requeue_ended_jobs(array[job], signed);
-          retried := retried + 1;
-        else
-          refused := refused + 1;
-        end if;
-      exception
-        when sqlstate 'FL002' or lock_not_available then
-          refused := refused + 1;
-      end;
-    else
+    if faultline.retry_job_of_flow(job, signed) then
       retried := retried + 1;
+    else
+      refused := refused + 1;
     end if;
   end loop;
   return next;
