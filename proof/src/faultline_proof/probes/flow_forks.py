@@ -49,7 +49,7 @@ def _taken_children(q: Session, lease: Lease, *results: Any, number: str = "1", 
     expect("taken", q.run(verbs.collect_outcomes(lease, number)).status, "taken")
 
 
-@probe("fork")
+@probe("fork", "calls_to_copy")
 def a_fork_has_the_calls_that_had_ended_before_the_one_given(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease(task="order", args={"n": 1}, priority=7, max_attempts=3, lease_seconds=9, keep_args=False)
@@ -112,7 +112,7 @@ def the_journal_of_both_jobs_says_who_forked_it(sessions: Sessions) -> None:
         q.execute("select faultline.fork(%s, id => '6f1c2b9e-0d7a-4c3e-9a51-1f0e8d2c7b44')", lease.job_id)
 
 
-@probe("fork", "outcomes", "prune_flow")
+@probe("fork", "outcomes", "prune_flow", "calls_to_copy", "copy_history")
 def what_a_fork_reads_stays_when_the_other_flow_is_pruned(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -137,7 +137,7 @@ def what_a_fork_reads_stays_when_the_other_flow_is_pruned(sessions: Sessions) ->
     expect("what is left", [q.value(f"select count(*) from faultline.{t}") for t in ("calls", "edges", "flows")], [0, 0, 0])
 
 
-@probe("fork", "came_after", "upstream")
+@probe("fork", "came_after", "upstream", "calls_to_copy", "refuse_fork")
 def a_fork_of_a_job_of_a_graph_has_what_that_came_after(sessions: Sessions) -> None:
     q = sessions.open()
     nodes = [
@@ -174,7 +174,7 @@ def _upstream(q: Session, lease: Lease) -> list[tuple[Any, ...]]:
     return q.execute(query, lease.job_id, lease.fencing_token, lease.owner)
 
 
-@probe("fork", "stopped_at")
+@probe("fork", "stopped_at", "calls_to_copy")
 def children_that_failed_a_job_are_called_anew_by_its_fork(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -186,7 +186,7 @@ def children_that_failed_a_job_are_called_anew_by_its_fork(sessions: Sessions) -
     expect("of a failed job", _numbers(q, q.run(flow.fork(lease.job_id))), ["1"])
 
 
-@probe("fork")
+@probe("fork", "calls_to_copy")
 def what_lost_a_race_has_lost_it_only_where_the_race_is_part_of_the_history(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -199,7 +199,7 @@ def what_lost_a_race_has_lost_it_only_where_the_race_is_part_of_the_history(sess
     expect("after its end", _numbers(q, q.run(flow.fork(lease.job_id, "4"))), ["1", "2", "3"])
 
 
-@probe("fork")
+@probe("fork", "calls_to_copy")
 def a_change_of_the_program_goes_with_the_calls_that_come_after_it(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -216,7 +216,7 @@ def a_change_of_the_program_goes_with_the_calls_that_come_after_it(sessions: Ses
         expect(f"before {before}", _numbers(q, q.run(flow.fork(lease.job_id, before))), kept)
 
 
-@probe("fork")
+@probe("fork", "refuse_fork")
 def what_was_undone_is_not_taken_for_done(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -230,7 +230,7 @@ def what_was_undone_is_not_taken_for_done(sessions: Sessions) -> None:
     expect("before it", _numbers(q, q.run(flow.fork(lease.job_id, "2"))), ["0.1", "1"])
 
 
-@probe("fork")
+@probe("fork", "copy_history")
 def steps_with_names_are_kept_from_before_the_call(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -246,7 +246,7 @@ def steps_with_names_are_kept_from_before_the_call(sessions: Sessions) -> None:
         expect(f"before {before}", q.value(names, q.run(flow.fork(lease.job_id, before))), kept)
 
 
-@probe("fork")
+@probe("fork", "args_of_fork")
 def a_fork_that_makes_no_sense_is_refused_and_begins_nothing(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease(keep_args=False)
@@ -334,7 +334,7 @@ def the_children_of_the_job_are_not_those_of_its_fork(sessions: Sessions) -> Non
     expect("the child", q.value("select state from faultline.jobs where queue = 'children'"), "queued")
 
 
-@probe("fork", "same_call")
+@probe("fork", "same_call", "copy_history")
 def arguments_that_named_the_other_job_are_not_compared_in_its_fork(sessions: Sessions) -> None:
     """Of a digest that says so, and of no other: the branches around the call are those that they were."""
     q = sessions.open()
