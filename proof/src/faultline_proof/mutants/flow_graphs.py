@@ -36,17 +36,26 @@ GUARDS: Guards = {
             "continue_as_new.args -> (i.position::integer - 1)",
             "continue_as_new.args -> 0",
         ),
+        "is recorded in the journal": (
+            "jsonb_build_object('by', 'its task')\n    from unnest(ids, done) as i (id, position);",
+            "jsonb_build_object('by', 'its task')\n    from unnest(ids, done) as i (id, position) where false;",
+        ),
+        "wakes workers": ("perform faultline.wake_for(ids);", "null;"),
+    },
+    "keep_earlier_children": {
         "keeps its children in the flow": (
-            " as i (id)\n    cross join",
-            " as i (id) join (select where false) n on true\n    cross join",
+            " as i (id)\n  cross join",
+            " as i (id) join (select where false) n on true\n  cross join",
         ),
         "keeps the children of earlier rounds": (
             "coalesce((select max(x.index) from faultline.edges x where x.call_id = k.id), -1)",
             "-1",
         ),
+    },
+    "forget_round": {
         "leaves no edges behind": (
-            "where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after'\n    ));",
-            "where false\n    ));",
+            "where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after'\n  ));",
+            "where false\n  ));",
         ),
         "forgets the calls": (
             "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after';",
@@ -56,7 +65,7 @@ GUARDS: Guards = {
             "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after';",
             "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0';",
         ),
-        "keeps which jobs these are": (" and c.kind <> 'after'\n    ));", "\n    ));"),
+        "keeps which jobs these are": (" and c.kind <> 'after'\n  ));", "\n  ));"),
         "forgets what was received": (
             "s.key is null and (s.received_by is not null or s.for_call is not null);",
             "s.key is null and s.for_call is not null;",
@@ -74,22 +83,41 @@ GUARDS: Guards = {
             "s.key is not null and (s.received_by is not null or s.for_call is not null)",
             "s.key is not null",
         ),
-        "marks a signal with its own round": ("      and coalesce(strpos(s.received_by, '/'), 0) = 0;", "      ;"),
+        "marks a signal with its own round": ("    and coalesce(strpos(s.received_by, '/'), 0) = 0;", "    ;"),
         "forgets the streams": ("delete from faultline.streams s where s.job_id = any (ids);", "null;"),
         "forgets the steps": ("delete from faultline.steps s where s.job_id = any (ids);", "null;"),
-        "is recorded in the journal": (
-            "jsonb_build_object('by', 'its task')\n    from unnest(ids, done) as i (id, position);",
-            "jsonb_build_object('by', 'its task')\n    from unnest(ids, done) as i (id, position) where false;",
-        ),
-        "wakes workers": ("perform faultline.wake_for(ids);", "null;"),
     },
     "enqueue_flow": {
         "looks only in READ COMMITTED": ("perform faultline.read_committed('enqueue_flow');", "null;"),
+        "takes all for a part of what its key stands for": (
+            "|| jsonb_build_object('digest', md5(graph::text))",
+            "|| jsonb_build_object('digest', md5(''))",
+        ),
+        "enqueues a graph with a key once": ("if not root.is_new then", "if false then"),
+        "says in which order it has them": (
+            "where c.job_id = root.id and c.number = '0'\n      order by 1;",
+            "where c.job_id = root.id and c.number = '0'\n      order by 1 desc;",
+        ),
+        "has the root wait": ("set suspended = true, next_run_at = '9999-01-01Z', in_group", "set in_group"),
+        "is a flow": (
+            "group_at = null, flow_id = j.id",
+            "group_at = null",
+        ),
+        "knows the flow's root": ("  insert into faultline.flows (id, begun_at) values (root.id, at);\n", ""),
+        "wakes workers": ("  perform faultline.wake_new(\n    made.queues,", "  perform faultline.wake_new(\n    '{}',"),
+        "says that it appears late": (
+            "case when enqueue_flow.appears_late then transaction_timestamp() else at end",
+            "at",
+        ),
+    },
+    "read_graph": {
         "refuses what is no array": ("jsonb_typeof(graph) is distinct from 'array' or ", ""),
         "refuses a graph without jobs": ("jsonb_array_length(graph) < 2", "false"),
         "refuses jobs that are no objects": ("where jsonb_typeof(n.value) <> 'object')", "where false)"),
         "says why a text is refused": ("when data_exception or program_limit_exceeded then", "when division_by_zero then"),
         "is not endless": ("if jsonb_array_length(graph) > 10001 then", "if false then"),
+    },
+    "graph_problem": {
         "refuses a job without a name": ("where coalesce(n.name, '') = '' limit 1", "where false limit 1"),
         "refuses one name for two jobs": ("having count(*) > 1 limit 1", "having false limit 1"),
         "refuses names that are no array": (
@@ -111,26 +139,19 @@ GUARDS: Guards = {
             "(n.value ->> 'delay_seconds' is not null or n.value ->> 'run_at' is not null)",
             "false",
         ),
-        "takes all for a part of what its key stands for": (
-            "|| jsonb_build_object('digest', md5(graph::text))",
-            "|| jsonb_build_object('digest', md5(''))",
-        ),
-        "enqueues a graph with a key once": ("if not root.is_new then", "if false then"),
-        "says in which order it has them": (
-            "where c.job_id = root.id and c.number = '0'\n      order by 1;",
-            "where c.job_id = root.id and c.number = '0'\n      order by 1 desc;",
-        ),
-        "has the root wait": ("set suspended = true, next_run_at = never, in_group", "set in_group"),
-        "is a flow": (
-            "group_at = null, flow_id = j.id",
-            "group_at = null",
-        ),
-        "knows the flow's root": ("  insert into faultline.flows (id, begun_at) values (root.id, at);\n", ""),
-        "runs nothing before its time": ("case when w.waits then never else p.next_run_at end", "p.next_run_at"),
+    },
+    "insert_graph_jobs": {
+        "runs nothing before its time": ("case when w.waits then '9999-01-01Z' else p.next_run_at end", "p.next_run_at"),
         "marks those that wait": ("case when w.waits then true end\n", "null::boolean\n"),
         "marks those that are waited for": ("case when t.name is not null then true end", "null::boolean"),
-        "puts the jobs into the flow": ("p.group_at end, root.id, root_call,", "p.group_at end, null::uuid, root_call,"),
-        "has the jobs told to the root": ("p.group_at end, root.id, root_call,", "p.group_at end, root.id, null::bigint,"),
+        "puts the jobs into the flow": ("p.group_at end, root_id, root_call,", "p.group_at end, null::uuid, root_call,"),
+        "has the jobs told to the root": ("p.group_at end, root_id, root_call,", "p.group_at end, root_id, null::bigint,"),
+        "wakes no workers for what waits": (
+            "array_agg(distinct i.queue) filter (where i.suspended is null)",
+            "array_agg(distinct i.queue)",
+        ),
+    },
+    "insert_graph_calls": {
         "has the root go on when all have ended": (
             "'children', 'jobs', 0, at, true, 'raise'",
             "'children', 'jobs', 0, at, false, 'raise'",
@@ -146,15 +167,6 @@ GUARDS: Guards = {
             "select root_call, p.nth - 1, p.id from members p where p.nth = 1\n",
         ),
         "has each wait for those that it names": ("select c.id, a.nth - 1, t.id\n", "select c.id, a.nth - 1, ids[1]\n"),
-        "wakes workers": ("  perform faultline.wake_new(\n    queues,", "  perform faultline.wake_new(\n    '{}',"),
-        "wakes no workers for what waits": (
-            "array_agg(distinct i.queue) filter (where i.suspended is null)",
-            "array_agg(distinct i.queue)",
-        ),
-        "says that it appears late": (
-            "case when enqueue_flow.appears_late then transaction_timestamp() else at end",
-            "at",
-        ),
     },
     "came_after": {
         "asks for this call": ("    where e.call_id = came_after.call_id\n", ""),

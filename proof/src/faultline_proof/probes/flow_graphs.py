@@ -26,7 +26,7 @@ def _node(name: str, *after: str, **more: Any) -> dict[str, Any]:
     return {"task": name, "name": name, "after": list(after), **more}
 
 
-@probe("enqueue_flow", "resolve", "can_resume", "apply_nudges")
+@probe("enqueue_flow", "resolve", "can_resume", "apply_nudges", "insert_graph_jobs", "insert_graph_calls")
 def the_jobs_of_a_graph_run_in_its_order_and_the_root_comes_last(sessions: Sessions) -> None:
     q = sessions.open()
     ids = [row[0] for row in _enqueue(q, _node("a"), _node("b", "a"), _node("c", "a"))]
@@ -38,7 +38,7 @@ def the_jobs_of_a_graph_run_in_its_order_and_the_root_comes_last(sessions: Sessi
     expect("states", {q.state(one) for one in ids}, {"succeeded"})
 
 
-@probe("enqueue_flow", "cancel_unreached")
+@probe("enqueue_flow", "cancel_unreached", "insert_graph_calls")
 def what_comes_after_a_failed_job_is_cancelled_or_runs(sessions: Sessions) -> None:
     q = sessions.open()
     _, a, b, c = (row[0] for row in _enqueue(q, _node("a"), _node("b", "a"), _node("c", "b", if_failed="run")))
@@ -49,7 +49,7 @@ def what_comes_after_a_failed_job_is_cancelled_or_runs(sessions: Sessions) -> No
     expect("due", [lease.task for lease in q.claim()], ["c"])
 
 
-@probe("enqueue_flow")
+@probe("enqueue_flow", "read_graph", "graph_problem")
 def a_graph_that_cannot_run_is_refused_as_a_whole(sessions: Sessions) -> None:
     q = sessions.open()
     bad: list[tuple[list[dict[str, Any]], str]] = [
@@ -112,7 +112,7 @@ order by j.task
 """
 
 
-@probe("enqueue_flow")
+@probe("enqueue_flow", "insert_graph_jobs", "insert_graph_calls")
 def the_jobs_of_a_graph_are_one_flow_and_know_who_waits_for_them(sessions: Sessions) -> None:
     q = sessions.open()
     root = _enqueue(q, _node("a"), _node("b", "a"), _node("c", "b", if_failed="run"))[0][0]
@@ -130,7 +130,7 @@ def the_jobs_of_a_graph_are_one_flow_and_know_who_waits_for_them(sessions: Sessi
     expect("policies", policies, [("b", "cancel"), ("c", "run"), ("root", "raise")])
 
 
-@probe("enqueue_flow", "wake_new")
+@probe("enqueue_flow", "wake_new", "insert_graph_jobs")
 def workers_are_woken_for_the_jobs_of_a_graph_that_can_run(sessions: Sessions) -> None:
     q, listener = sessions.open(), sessions.open()
     for worker, queue in (("w", "default"), ("v", "late")):
@@ -195,7 +195,7 @@ def a_job_that_starts_again_has_new_arguments_and_no_history(sessions: Sessions)
     expect("journal", q.events(lease.job_id)[0], "continued_as_new")
 
 
-@probe("continue_as_new", "history")
+@probe("continue_as_new", "history", "forget_round")
 def signals_of_the_round_before_answer_nothing_and_their_keys_stay_known(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -214,7 +214,7 @@ def signals_of_the_round_before_answer_nothing_and_their_keys_stay_known(session
         expect("unanswered", q.run(flow.receive(new, number, name="pay")).status, "none")
 
 
-@probe("continue_as_new", "upstream")
+@probe("continue_as_new", "upstream", "forget_round")
 def a_job_that_starts_over_still_comes_after_the_same_jobs(sessions: Sessions) -> None:
     q = sessions.open()
     nodes = json.dumps([{"task": "root"}, {"task": "a", "name": "a"}, {"task": "b", "name": "b", "after": ["a"]}])

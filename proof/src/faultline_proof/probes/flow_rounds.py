@@ -41,7 +41,7 @@ def nobody_starts_a_job_over_without_its_lease(sessions: Sessions) -> None:
         q.execute("select faultline.continue_as_new(array[gen_random_uuid()], array[]::bigint[], array['w/1'], '[{}]')")
 
 
-@probe("continue_as_new")
+@probe("continue_as_new", "forget_round")
 def arguments_of_the_next_round_are_an_object_for_each_job(sessions: Sessions) -> None:
     q = sessions.open()
     leases = [q.new_lease(), q.new_lease()]
@@ -60,7 +60,7 @@ def arguments_of_the_next_round_are_an_object_for_each_job(sessions: Sessions) -
     expect("each its own", [q.job(lease.job_id).args for lease in leases], [{"n": 0}, {"n": 1}])
 
 
-@probe("continue_as_new")
+@probe("continue_as_new", "forget_round")
 def a_new_round_begins_as_the_first_did(sessions: Sessions) -> None:
     q, listener = sessions.open(), sessions.open()
     lease = q.new_lease(max_attempts=9)
@@ -82,7 +82,7 @@ def a_new_round_begins_as_the_first_did(sessions: Sessions) -> None:
     expect("streams and steps", rows, [(0, 0)])
 
 
-@probe("continue_as_new", "prune_flow")
+@probe("continue_as_new", "prune_flow", "keep_earlier_children")
 def children_of_earlier_rounds_stay_members_of_the_flow(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -116,7 +116,7 @@ def a_job_with_open_children_does_not_start_over(sessions: Sessions) -> None:
     expect("afterwards", _again(q, lease), [])
 
 
-@probe("continue_as_new", "kept_signal")
+@probe("continue_as_new", "kept_signal", "forget_round")
 def a_new_round_receives_what_the_one_before_did_not(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -137,7 +137,7 @@ def a_new_round_receives_what_the_one_before_did_not(sessions: Sessions) -> None
     expect("it is there", q.run(flow.receive(expect_woken(q, lease.job_id), "1", name="later")).status, "received")
 
 
-@probe("continue_as_new")
+@probe("continue_as_new", "forget_round")
 def a_job_that_starts_over_says_so_in_the_journal(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

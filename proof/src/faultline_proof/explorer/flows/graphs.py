@@ -69,7 +69,10 @@ SCENES = [
         "a job starts again with an empty history while a signal comes for its former life",
         _with_history,
         {"job": _starts_again, "sender": does.signals("job")},
-        stops={"job": ("continue_as_new",), "sender": ("signal", *steps.RESOLVE)},
+        stops={
+            "job": ("continue_as_new", "keep_earlier_children", "forget_round"),
+            "sender": ("signal", *steps.RESOLVE),
+        },
         judge=_kept_for_the_next_life,
     ),
 ]

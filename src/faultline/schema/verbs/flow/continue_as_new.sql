@@ -80,44 +80,8 @@ begin
     from unnest(ids, done) as i (id, position)
     where j.id = any (array[i.id]);
     perform faultline.set_current_verb('continue_as_new');
-    -- Whoever prunes the flow finds its jobs by the edges of calls.
-    insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome)
-    select i.id, '0.0', 'children', 'earlier rounds', continue_as_new.tokens[i.position], faultline.clock(), faultline.clock(), 'closed'
-    from unnest(ids, done) as i (id, position)
-    -- One by one, here and below: in a plain join, the planner may begin with all calls, or all edges.
-    where (
-      select c.id
-      from faultline.calls c
-      cross join lateral (select from faultline.edges e where e.call_id = c.id limit 1) e
-      where c.job_id = i.id and c.kind = 'children' and c.number <> '0.0'
-      limit 1
-    ) is not null
-    on conflict (job_id, number) do nothing;
-    insert into faultline.edges (call_id, index, job_id)
-    select
-      k.id,
-      coalesce((select max(x.index) from faultline.edges x where x.call_id = k.id), -1)
-      + row_number() over (partition by k.id order by e.call_id, e.index),
-      e.job_id
-    from unnest(ids) as i (id)
-    cross join lateral (select k.id from faultline.calls k where k.job_id = i.id and k.number = '0.0' offset 0) k
-    cross join lateral (
-      select c.id from faultline.calls c where c.job_id = i.id and c.kind = 'children' and c.number <> '0.0' offset 0
-    ) c
-    cross join lateral (select e.call_id, e.index, e.job_id from faultline.edges e where e.call_id = c.id offset 0) e;
-    delete from faultline.edges e
-    where e.call_id = any (array(
-      select c.id from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after'
-    ));
-    delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0' and c.kind <> 'after';
-    delete from faultline.signals s
-    where s.job_id = any (ids) and s.key is null and (s.received_by is not null or s.for_call is not null);
-    update faultline.signals s
-    set received_by = continue_as_new.tokens[done[array_position(ids, s.job_id)]] || '/' || coalesce(s.received_by, '')
-    where s.job_id = any (ids) and s.key is not null and (s.received_by is not null or s.for_call is not null)
-      and coalesce(strpos(s.received_by, '/'), 0) = 0;
-    delete from faultline.streams s where s.job_id = any (ids);
-    delete from faultline.steps s where s.job_id = any (ids);
+    perform faultline.keep_earlier_children(ids, done, continue_as_new.tokens);
+    perform faultline.forget_round(ids, done, continue_as_new.tokens);
     perform faultline.set_current_verb('');
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     select
