@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.store import verbs
-from faultline.store.reads import audit
+from faultline_proof.reads import audit
 from tests.cli.commands import faultline
 from tests.cli.terminal import Terminal
 from tests.web.conftest import away

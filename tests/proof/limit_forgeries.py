@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from faultline.store.reads.holdings import BudgetHeld
 from faultline_proof.faults import Rule
+from faultline_proof.reads.holdings import BudgetHeld
 from tests.proof.forgeries import breaks
 
 if TYPE_CHECKING:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from faultline.store.reads.holdings import (
+from faultline_proof.checker import check
+from faultline_proof.faults import Fault, Limits
+from faultline_proof.history import Effect, Final, History, Operation
+from faultline_proof.reads.holdings import (
     CallHeld,
     EdgeHeld,
     JobHeld,
@@ -18,9 +21,6 @@ from faultline.store.reads.holdings import (
     TickHeld,
     Transition,
 )
-from faultline_proof.checker import check
-from faultline_proof.faults import Fault, Limits
-from faultline_proof.history import Effect, Final, History, Operation
 
 if TYPE_CHECKING:
     from faultline_proof.history import Outcome

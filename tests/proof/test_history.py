@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from faultline.store.reads.holdings import JobHeld
 from faultline_proof.checker import check
 from faultline_proof.faults import Rule
 from faultline_proof.history import Final, History
+from faultline_proof.reads.holdings import JobHeld
 from tests.proof import flow_forgeries, limit_forgeries  # noqa: F401 - their tales are among the others
 from tests.proof.forgeries import FORGERIES
 from tests.proof.tales import Tale, legal_runs

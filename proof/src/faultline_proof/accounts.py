@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from faultline.store.reads.holdings import JobHeld, StepHeld, Transition
     from faultline_proof.faults import Limits
     from faultline_proof.history import Effect, Final, History, Operation
+    from faultline_proof.reads.holdings import JobHeld, StepHeld, Transition
 
 
 @dataclass(slots=True, eq=False)

@@ -16,8 +16,8 @@ from faultline_proof.faults import Fault, Limits, Rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from faultline.store.reads.holdings import JobHeld
     from faultline_proof.history import Final, History, Operation
+    from faultline_proof.reads.holdings import JobHeld
 
 
 def check(history: History, final: Final, limits: Limits | None = None) -> list[Fault]:

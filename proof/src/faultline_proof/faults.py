@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from faultline.store.reads.holdings import JobHeld
     from faultline_proof.history import Operation
+    from faultline_proof.reads.holdings import JobHeld
 
 
 class Rule(StrEnum):

@@ -15,9 +15,9 @@ from faultline_proof.faults import Fault, Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faultline.store.reads.holdings import CallHeld, EdgeHeld, JobHeld, SignalHeld
     from faultline_proof.accounts import Case
     from faultline_proof.history import Final, History, Operation
+    from faultline_proof.reads.holdings import CallHeld, EdgeHeld, JobHeld, SignalHeld
 
 _OPEN = ("queued", "running")
 _ENDED_BADLY = ("failed", "cancelled")

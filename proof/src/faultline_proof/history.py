@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from faultline.store.database import run_on
-from faultline.store.reads import holdings
+from faultline_proof.reads import holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from psycopg import Connection
 
-    from faultline.store.reads.holdings import (
+    from faultline_proof.reads.holdings import (
         BudgetHeld,
         CallHeld,
         EdgeHeld,

@@ -23,9 +23,9 @@ from faultline_proof.limit_changes import THE_QUEUE, Changes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from faultline.store.reads.holdings import JobHeld
     from faultline_proof.accounts import Case, Story
     from faultline_proof.history import Final, History
+    from faultline_proof.reads.holdings import JobHeld
 
 #: What a row's permits count for.
 #: Windows of a rate are looked at up to so many grants beyond the burst.

@@ -17,9 +17,9 @@ from faultline_proof.limit_rules import came_again, ended_at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faultline.store.reads.holdings import JobHeld, TickHeld
     from faultline_proof.accounts import Case, Story
     from faultline_proof.history import Final
+    from faultline_proof.reads.holdings import JobHeld, TickHeld
 
 #: So many of its jobs may be open.
 _OPEN_MAX = {"skip": 1, "one": 2}

@@ -23,11 +23,12 @@ import psycopg
 
 from faultline.app.application import Faultline
 from faultline.store import scratch
-from faultline.store.reads import holdings, invariants, proving, views
+from faultline.store.reads import invariants, views
 from faultline_proof import tape
 from faultline_proof.checker import check
 from faultline_proof.faults import Limits
 from faultline_proof.history import Final
+from faultline_proof.reads import holdings, proving
 from faultline_proof.tape import Recording
 from faultline_proof.tasks import WITH_EFFECT
 from faultline_proof.verdict import Verdict

@@ -11,9 +11,9 @@ from faultline_proof.faults import Fault, Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faultline.store.reads.holdings import TickHeld
     from faultline_proof.accounts import Case
     from faultline_proof.history import Final
+    from faultline_proof.reads.holdings import TickHeld
 
 #: Moments are numbers here, and the database's have microseconds.
 _SAME_SECONDS = 1e-3

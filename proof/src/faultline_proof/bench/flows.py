@@ -16,11 +16,12 @@ from faultline.app.application import Faultline
 from faultline.core.model import Submission
 from faultline.store import scratch, verbs
 from faultline.store.database import Database, run_on
-from faultline.store.reads import proving, views
+from faultline.store.reads import views
 from faultline_proof.bench.processes import wait_for, worker_process
 from faultline_proof.bench.protocol import Figure
 from faultline_proof.bench.report import Report, machine
 from faultline_proof.bench.system import thread_cpu_seconds
+from faultline_proof.reads import proving
 from faultline_proof.tasks import register_flows
 
 if TYPE_CHECKING:

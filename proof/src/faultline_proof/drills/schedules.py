@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from faultline.core.model import Submission
 from faultline.core.schedules import Policy, Rule
-from faultline.store.reads import audit, views
+from faultline.store.reads import views
 from faultline.store.verbs import schedules
 from faultline_proof.drill import Drill
 from faultline_proof.drills.failover import either, synchronous_pair
+from faultline_proof.reads import audit
 
 if TYPE_CHECKING:
     from datetime import datetime

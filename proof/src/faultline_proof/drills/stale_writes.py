@@ -12,8 +12,9 @@ from faultline.core.errors import StaleLease
 from faultline.core.model import Failure, Lease, Reason, Refusal, Submission, Unwritten
 from faultline.store import verbs
 from faultline.store.database import run_on
-from faultline.store.reads import proving, views
+from faultline.store.reads import views
 from faultline_proof.drill import Drill
+from faultline_proof.reads import proving
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline.store.database import run_on
-from faultline.store.reads import proving, views
+from faultline.store.reads import views
 from faultline_proof.drill import Drill
+from faultline_proof.reads import proving
 
 if TYPE_CHECKING:
     from collections.abc import Callable

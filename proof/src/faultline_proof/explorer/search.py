@@ -12,7 +12,7 @@ from faultline.core.errors import ConfigError
 from faultline.core.model import JobState
 from faultline.store import scratch, verbs
 from faultline.store.database import run_on
-from faultline.store.reads import invariants, views, witness
+from faultline.store.reads import invariants, views
 from faultline_proof.explorer import steps, stops
 from faultline_proof.explorer.flows import FLOW_SCENARIOS, judge
 from faultline_proof.explorer.limits import LIMIT_SCENARIOS
@@ -22,6 +22,7 @@ from faultline_proof.explorer.programs import Scene
 from faultline_proof.explorer.rules import Referee, Wrong
 from faultline_proof.explorer.scenarios import SCENARIOS
 from faultline_proof.explorer.story import Broken, Exploration, Explored, Line
+from faultline_proof.reads import witness
 
 #: So many orders are tried of a scenario that is judged by its end.
 MOST = 400

@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from faultline.store.reads import audit, invariants
+from faultline.store.reads import invariants
 from faultline_proof import tape
 from faultline_proof.checker import check
 from faultline_proof.faults import Limits, Rule
 from faultline_proof.history import Final
+from faultline_proof.reads import audit
 from faultline_proof.soak import flows, mischief, schedules
 from faultline_proof.soak.tasks import EFFECTS_WRITTEN, LONG_LEASE_SECONDS, STUMBLING, WITH_EFFECT, WITH_STEPS
 from faultline_proof.verdict import Check
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from faultline.store.database import Database
-    from faultline.store.reads.holdings import JobHeld
     from faultline_proof.faults import Fault
+    from faultline_proof.reads.holdings import JobHeld
     from faultline_proof.soak.limits import Looks
     from faultline_proof.soak.producer import Record
 

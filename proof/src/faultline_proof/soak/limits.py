@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
 from faultline.app.job import Job  # noqa: TC001 - likewise
 from faultline.core.limits import Limit, Rate
-from faultline.store.reads import audit
+from faultline_proof.reads import audit
 
 if TYPE_CHECKING:
     from collections import Counter

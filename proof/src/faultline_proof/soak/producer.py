@@ -17,7 +17,8 @@ import psycopg
 from faultline.app.application import Faultline
 from faultline.core.errors import FaultlineError, JobRejected, KeyConflict, OutcomeUnknown
 from faultline.core.ids import Ids
-from faultline.store.reads import audit, views
+from faultline.store.reads import views
+from faultline_proof.reads import audit
 from faultline_proof.soak import flows, limits, mischief
 from faultline_proof.soak.tasks import LEASE_SECONDS, LONG_LEASE_SECONDS, WITH_SECONDS, register
 

@@ -18,7 +18,7 @@ import psycopg
 from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, StatementTimeout
 from faultline.store.database import Database
 from faultline.store.install import migrate
-from faultline.store.reads import audit, holdings
+from faultline_proof.reads import audit, holdings
 from faultline_proof.soak import flows, mischief, schedules
 from faultline_proof.soak.chart import Sample
 from faultline_proof.soak.crew import Crew

@@ -10,8 +10,8 @@ import asyncio
 from datetime import datetime  # noqa: TC003 - looked at when the task is registered
 from typing import TYPE_CHECKING, Any
 
-from faultline.store.reads import audit
 from faultline.store.verbs import schedules
+from faultline_proof.reads import audit
 
 if TYPE_CHECKING:
     from faultline.app.application import Faultline

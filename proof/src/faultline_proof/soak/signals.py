@@ -10,7 +10,7 @@ import psycopg
 
 from faultline.app.application import Faultline
 from faultline.core.errors import FaultlineError, IllegalTransition, JobNotFound
-from faultline.store.reads import audit
+from faultline_proof.reads import audit
 from faultline_proof.soak import flows
 
 if TYPE_CHECKING:

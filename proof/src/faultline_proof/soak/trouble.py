@@ -18,7 +18,7 @@ import psycopg
 from faultline.core.errors import FaultlineError
 from faultline.store.database import run_on
 from faultline.store.install import migrate
-from faultline.store.reads import audit
+from faultline_proof.reads import audit
 from faultline_proof.soak import mischief
 from faultline_proof.soak.tasks import LEASE_SECONDS
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.store.database import Database
-    from faultline.store.reads.audit import Held
+    from faultline_proof.reads.audit import Held
     from faultline_proof.soak.crew import Crew, Member
     from faultline_proof.soak.servers import Servers
 
