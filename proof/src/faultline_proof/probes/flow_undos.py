@@ -91,7 +91,7 @@ def a_child_that_undoes_goes_on_when_its_parent_ends(sessions: Sessions) -> None
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("reopen_flows", "undo", "retry")
+@probe("reopen_flows", "undo", "retry", "retry_job_of_flow")
 def a_job_is_not_retried_beside_a_child_whose_undo_begins(sessions: Sessions) -> None:
     q, other = sessions.open(), sessions.open()
     lease = q.new_lease(max_attempts=1)
@@ -106,6 +106,7 @@ def a_job_is_not_retried_beside_a_child_whose_undo_begins(sessions: Sessions) ->
     q.commit()
     with refused(other, "55P03", "is being undone"):
         retried.result()
+    expect("retried among all that failed", other.value("select retried from faultline.retry_failed()"), 0)
     expect("states", [q.state(one.job_id).value for one in (lease, child)], ["failed", "queued"])
 
 
