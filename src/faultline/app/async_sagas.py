@@ -96,7 +96,7 @@ class Saga:
         """
         check_step(self._program.job_id, "saga.do", step)
         check_given(args, kwargs)
-        self._check_undo("saga.do", undo, args, kwargs)
+        check_undo(self._program.job_id, "saga.do", undo, args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
         call = self._make("step", step.name, (args, kwargs), what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
@@ -137,16 +137,11 @@ class Saga:
         """
         check_task(f"job {self._program.job_id}: ", "saga.call", task, "run it with saga.do({name}, ...)")
         check_given(args, kwargs)
-        self._check_undo("saga.call", undo, args, kwargs)
+        check_undo(self._program.job_id, "saga.call", undo, args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
         call = self._make("children", job.task, [job], what)
         return self._part(call, undo, args, kwargs)  # type: ignore[no-any-return]
-
-    def _check_undo(self, what: str, undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if undo is not None:
-            check_step(self._program.job_id, f"{what}(undo=...)", undo)
-            check_undo(self._program.job_id, what, undo, args, kwargs)
 
     def _part(self, call: Call[Any], undo: Step[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call as the program gets it. What it does later with the arguments is not for the undo."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from faultline.core.errors import FaultlineError
-from faultline.flow.ending import is_member
+from faultline.flow.ending import cause_of, is_member
 from faultline.store.joining.faults import as_psycopg
 from faultline.store.surroundings import IDLE_SECONDS, LOCK_SECONDS
 from faultline.store.translation import connection_was_lost, is_about_data
@@ -124,8 +124,3 @@ def of_session(error: BaseException) -> list[BaseException]:
             waiting.extend(found.exceptions)
         waiting.append(cause_of(found))
     return given
-
-
-def cause_of(error: BaseException) -> BaseException | None:
-    """What Python shows above it in a traceback."""
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -175,8 +175,6 @@ class Decorators:
 
     def _new_name(self, function: Callable[..., Any], name: str | None) -> str:
         """The name of a task that is registered now."""
-        if not callable(function):
-            raise ConfigError(f"@app.task takes a function, not {function!r:.80}; options go by name: @app.task(name=...)")
         _check_function("@app.task", function)
         own_name = getattr(function, "__qualname__", None)
         if name is None and own_name is None:
@@ -248,7 +246,7 @@ class Decorators:
 def _check_function(what: str, function: object) -> None:
     """A task, a step and a class can be called, but what a worker runs is a function."""
     if not callable(function):
-        raise ConfigError(f"{what} takes a function, not {function!r:.80}")
+        raise ConfigError(f"{what} takes a function, not {function!r:.80}; options go by name: {what}(name=...)")
     if isinstance(function, Task | Step):
         kind = "task" if isinstance(function, Task) else "step"
         raise ConfigError(f"{what} takes a function, and {function.name} is a {kind} already; give it {function.name}.fn")

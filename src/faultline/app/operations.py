@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from faultline import operate
 from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
+from faultline.app.slips import check_named
 from faultline.app.unawaited import must_await
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState
@@ -15,6 +15,7 @@ from faultline.store.reads import listing, unended
 from faultline.values import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
     from uuid import UUID
 
@@ -223,8 +224,8 @@ class Operations:
         reason: str | None,
     ) -> Statement[UUID]:
         number = None if before is None else str(before)
-        if args is not None and not (isinstance(args, Mapping) and all(isinstance(name, str) for name in args)):  # type: ignore[redundant-expr]
-            raise JobRejected(f'the arguments of a fork must be a dict by name, as {{"order_id": 42}}, not {args!r:.80}')
+        if args is not None:
+            check_named("a fork", args)
         given = None if args is None else {name: plain(one) for name, one in args.items()}
         return operate.fork(id_of(job_id), number, given, new_id=self._ids.new(), by=by, reason=reason)
 

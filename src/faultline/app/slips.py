@@ -13,7 +13,7 @@ from faultline.app.options import Duration, check_seconds
 from faultline.app.steps import Step
 from faultline.core import events
 from faultline.core.bounds import DELAY_SECONDS_MAX
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, JobRejected
 from faultline.flow.calls import Call, Made
 
 if typing.TYPE_CHECKING:
@@ -41,8 +41,11 @@ def check_step(job_id: UUID, what: str, step: object) -> None:
     raise ConfigError(f"job {job_id}: {what} takes a step{how or f', as @app.step makes it, not {step!r:.80}'}")
 
 
-def check_undo(job_id: UUID, what: str, undo: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """An undo that cannot be called must not be found out when something has to be undone."""
+def check_undo(job_id: UUID, what: str, undo: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse an undo that cannot be called, before there is anything to undo."""
+    if undo is None:
+        return
+    check_step(job_id, f"{what}(undo=...)", undo)
     if undo.signature is None:
         return
     try:
@@ -52,6 +55,12 @@ def check_undo(job_id: UUID, what: str, undo: Step[..., Any], args: tuple[Any, .
             f"job {job_id}: {what}(undo={undo.name}): an undo is called with the result and then the same arguments, and"
             f" {undo.name}{undo.signature} does not take those: {error}"
         ) from None
+
+
+def check_named(whose: str, args: object) -> None:
+    """Arguments of a job, by their names. `whose`: what they belong to."""
+    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
+        raise JobRejected(f'the arguments of {whose} must be a dict by name, as {{"order_id": 42}}, not {args!r:.80}')
 
 
 def check_atomic(job_id: UUID, function: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,7 +11,7 @@ from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.joined import JoinedApp, session_of
 from faultline.app.options import Options, TaskOptions, check_options, check_text
-from faultline.app.slips import warn_in_event_loop
+from faultline.app.slips import check_named, warn_in_event_loop
 from faultline.app.unawaited import must_await
 from faultline.core import events
 from faultline.core.bounds import TASK_LENGTH_MAX
@@ -21,7 +21,7 @@ from faultline.store import verbs
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from faultline.app.handle import Looks
     from faultline.app.hooks import HookTable
@@ -127,10 +127,7 @@ class Submitting:
         """A job by the name of its task."""
         check_text("the name of a task", task, TASK_LENGTH_MAX)
         given: Any = {} if args is None else args
-        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            raise JobRejected(
-                f'the arguments of task {task} must be a dict by name, as {{"order_id": 42}}, not {args!r:.80}'
-            )
+        check_named(f"task {task}", given)
         known = self.tasks.get(task)
         argument = next((word for word in options if known is not None and word in known.signature.parameters), None)
         if argument is not None and argument not in TaskOptions.__annotations__:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from faultline import values
-from faultline.app.blame import cause_of
 from faultline.core.bounds import ERROR_LENGTH_MAX
 from faultline.core.errors import FaultlineError, JobRejected, ResultRejected, UnreadableJson
-from faultline.flow.ending import RunEnded
+from faultline.flow.ending import RunEnded, cause_of
 from faultline.store import jsontext
 
 T = TypeVar("T")

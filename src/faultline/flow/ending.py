@@ -92,6 +92,11 @@ def is_member(error: BaseException, group: BaseExceptionGroup[Any]) -> bool:
     return any(one is error or (isinstance(one, BaseExceptionGroup) and is_member(error, one)) for one in group.exceptions)
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """What Python shows above it in a traceback."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
 def _ending_behind(error: BaseException) -> RunEnded | None:
     """What ended the run, if this error was raised because of it: a library may wrap every BaseException."""
     seen: set[int] = set()
@@ -100,7 +105,7 @@ def _ending_behind(error: BaseException) -> RunEnded | None:
         if isinstance(found, RunEnded):
             return found
         seen.add(id(found))
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        found = cause_of(found)
     return None
 
 
@@ -126,7 +131,7 @@ def calls_in(error: BaseException | None) -> list[str]:
             numbers[number] = None
         if isinstance(found, BaseExceptionGroup):
             waiting.extend(found.exceptions)
-        waiting.append(found.__cause__ or (None if found.__suppress_context__ else found.__context__))
+        waiting.append(cause_of(found))
     return list(numbers)
 
 
