@@ -100,7 +100,22 @@ def sql_verbs(connection: psycopg.Connection) -> str:
         signature = max((_signature(name, arguments, result) for _, arguments, result, _ in overloads), key=len)
         (file,) = (ROOT / "src/faultline/schema").rglob(f"{name}.sql")
         families[file.parent.name].append(f"### `{name}`\n\n```sql\n{signature}\n```\n\n{_sql_comment(file)} For {who}.")
-    return "\n\n".join("\n\n".join([f"## {FAMILIES[family]}", *told]) for family, told in families.items() if told)
+    shown = "\n\n".join("\n\n".join([f"## {FAMILIES[family]}", *told]) for family, told in families.items() if told)
+    named_rows = _rows(connection, set(re.findall(r"returns setof (\w+)", shown)))
+    return f"{shown}\n\n## Rows with a name\n\n{named_rows}"
+
+
+def _rows(connection: psycopg.Connection, types: set[str]) -> str:
+    """What stands in the rows that several functions return alike."""
+    columns = connection.execute(
+        "select c.relname,"
+        " string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum)"
+        " from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
+        " where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'c' and c.relname = any (%s)"
+        " group by 1 order by 1",
+        (list(types),),
+    ).fetchall()
+    return "\n\n".join(f"`{name}`: {_short(text).replace('faultline.', '')}." for name, text in columns)
 
 
 def _signature(name: str, arguments: str, result: str) -> str:

@@ -60,6 +60,19 @@ def test_functions_fit_a_screen() -> None:
     assert too_long == []
 
 
+def test_functions_in_sql_are_lists_of_steps() -> None:
+    """Counted from the first line of the body: a long signature hides nothing."""
+    too_long = []
+    for path in SQL:
+        for name, body in re.findall(
+            r"function faultline\.(\w+)\(.*?as (\$\w*\$.*?^\$\w*\$)", path.read_text(), re.DOTALL | re.MULTILINE
+        ):
+            if body.count("\n") > 100:
+                too_long.append(f"{name} ({body.count(chr(10))})")
+
+    assert too_long == []
+
+
 def module_of(path: Path) -> str:
     name = ".".join(
         path.relative_to(ROOT / ("src" if (ROOT / "src") in path.parents else "proof/src")).with_suffix("").parts

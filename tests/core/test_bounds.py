@@ -89,8 +89,8 @@ def test_sql_has_the_same_limits_of_flows() -> None:
         (found,) = re.findall(rf"{what} constant integer := (?:case .*? then )?(\d+)", text(name))
         return int(found)
 
-    assert limit("spawn", "jobs_max") == bounds.CHILDREN_MAX
-    assert limit("spawn", "chunk_max") == bounds.SPAWN_CHUNK
+    assert limit("read_chunk", "jobs_max") == bounds.CHILDREN_MAX
+    assert limit("read_chunk", "chunk_max") == bounds.SPAWN_CHUNK
     assert limit("signal", "kept_max") == bounds.SIGNALS_KEPT_MAX
     assert f"floor not between 0 and {bounds.TOKEN_FLOOR_MAX} " in text("recover")
     assert f"length(signal.name), 0) not between 1 and {bounds.SIGNAL_NAME_LENGTH_MAX} " in text("signal")

@@ -29,7 +29,7 @@ SAMPLE = [
     "lock_lease: locks the row",
     "fence: asks for the time after the lock",
     "claim: passes over locked rows",
-    "reap: blames nobody when several had started",
+    "lost_jobs: blames nobody when several had started",
     "insert_or_find_jobs: takes keys in one order",
     "enqueue_many: commits to the disk",
     "reap: looks for names where nobody can put any",

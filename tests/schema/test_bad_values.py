@@ -138,7 +138,7 @@ def _stage(queue: Driver) -> Stage:
     queue.execute("select faultline.set_schedule('own', %s::json)", json.dumps(spec))
     queue.enqueue(group="g", queue="lim")
     queue.enqueue(queue="other")
-    failed, plain, lease = (queue.new_lease() for _ in range(3))
+    failed, plain, lease = (queue.new_lease(lease_seconds=3600) for _ in range(3))
     queue.fail(failed, then="fail")
     own = (lease.job_id, lease.fencing_token, lease.owner)
     queue.execute("select * from faultline.stream(%s, %s, %s, 'st', 0, '[1]')", *own)

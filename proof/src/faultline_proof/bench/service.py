@@ -128,7 +128,7 @@ async def _submissions(target: Target, seconds: float, name: str, *, keyed: bool
         due = begun + number / RATE
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         todo.put_nowait(due)
-    await todo.join()
+    await _all_done(todo, clients)
     rate = len(took) / (time.perf_counter() - begun)
     cost = 1000 * (cpu_seconds(target.pid) - cpu) / len(took)
     for client in clients:
@@ -146,9 +146,22 @@ async def _submissions(target: Target, seconds: float, name: str, *, keyed: bool
     ]
 
 
+async def _all_done(todo: asyncio.Queue[float], clients: list[asyncio.Task[None]]) -> None:
+    """Raises what ends a client: what it has taken would never be done."""
+    done = asyncio.create_task(todo.join())
+    try:
+        await asyncio.wait([done, *clients], return_when=asyncio.FIRST_COMPLETED)
+        for client in clients:
+            if client.done():
+                client.result()
+    finally:
+        done.cancel()
+
+
 async def _client(
     target: Target, todo: asyncio.Queue[float], took: list[tuple[float, float]], *, keyed: bool = False
 ) -> None:
+    """A server may close a connection that was idle for some seconds: then it is opened again."""
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     about = {"Content_Type": "application/json", "Content_Length": str(len(_BODY))}
     head = target.head("POST", "/api/v1/jobs", **about)
@@ -157,6 +170,9 @@ async def _client(
             due = await todo.get()
             if keyed:
                 head = target.head("POST", "/api/v1/jobs", **about, Idempotency_Key=secrets.token_hex(16))
+            if reader.at_eof():
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
             writer.write(head + _BODY)
             answer = (await reader.readuntil(b"\r\n\r\n")).lower()
             if not answer.startswith(b"http/1.1 201"):

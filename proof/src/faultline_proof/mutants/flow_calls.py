@@ -26,12 +26,6 @@ GUARDS: Guards = {
     "record": {
         **_held("record"),
         "refuses calls that are no array": ("jsonb_typeof(record.calls) is distinct from 'array'", "false"),
-        "refuses a time that makes no sense": ("if given.until_seconds not between 0 and 315360000 then", "if false then"),
-        "leaves the end of a wait to the database": (
-            "if given.outcome <> 'closed' and given.kind in ('signal', 'children', 'watch', 'after') then",
-            "if false then",
-        ),
-        "refuses a call that makes no sense": (") is not true then", ") is null and false then"),
         "notices that the program has changed": (
             "perform faultline.same_call(known, given.kind, given.name, given.digest);",
             "null;",
@@ -71,11 +65,8 @@ GUARDS: Guards = {
         ),
     },
     "same_spawn": {
-        "compares the call": (
-            "perform faultline.same_call(known, same_spawn.kind, same_spawn.name, same_spawn.digest);",
-            "null;",
-        ),
-        "compares the number of jobs": ("known.total <> same_spawn.total", "false"),
+        "compares the call": ("perform faultline.same_call(known, wanted.kind, wanted.name, wanted.digest);", "null;"),
+        "compares the number of jobs": ("known.total <> wanted.total", "false"),
         "says that the program has changed": ("detail = 'program_changed',\n        ", ""),
     },
     "history": {
@@ -85,59 +76,31 @@ GUARDS: Guards = {
     },
     "spawn": {
         **_looks("spawn"),
-        "refuses an unknown kind": (
-            "spawn.kind is distinct from 'children' and spawn.kind is distinct from 'detached'",
-            "false",
-        ),
-        "refuses more children than a call may have": ("elsif spawn.total > jobs_max then", "elsif false then"),
-        "refuses a chunk that is too large": ("if size > chunk_max\n", "if false\n"),
-        "refuses a chunk beyond the last": ("    or spawn.first_index + size > spawn.total\n", ""),
-        "refuses an empty chunk": ("    or (size = 0 and spawn.total > 0)\n", ""),
-        "puts children into the flow": ("select p.*, flow, case", "select p.*, null::uuid, case"),
-        "tells children whom their end counts for": (
-            "case spawn.kind when 'children' then new_call end\n",
-            "null::bigint\n",
-        ),
-        "leaves jobs that existed alone": ("where u.new and j.id = any (array[u.id])", "where j.id = any (array[u.id])"),
-        "knows jobs that have ended": (
-            "if exists (select from faultline.ledger f where f.job_id = any (ids)) then",
-            "if false then",
-        ),
         "is for the holder only": (
-            "      if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
+            "      if not faultline.lock_lease(wanted.job_id, wanted.fencing_token, spawn.owner) then\n        raise",
             "      if false then\n        raise",
             (
-                "  if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then\n    return",
+                "  if not faultline.lock_lease(wanted.job_id, wanted.fencing_token, spawn.owner) then\n    return",
                 "  if false then\n    return",
             ),
         ),
         "compares the lease after the jobs are there": (
-            "      if not faultline.lock_lease(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
+            "      if not faultline.lock_lease(wanted.job_id, wanted.fencing_token, spawn.owner) then\n        raise",
             "      if false then\n        raise",
         ),
         "looks again after the lock": (
-            "if call.ended_at is not null or call.spawned >= spawn.first_index + size then\n        raise",
+            "if call.ended_at is not null or call.spawned >= spawn.first_index + chunk.size then\n        raise",
             "if false then\n        raise",
         ),
         "goes on where it was": ("elsif coalesce(call.spawned, 0) <> spawn.first_index then", "elsif false then"),
         "notices that the program has changed": (
-            "        perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);\n      end if;",
+            "        perform faultline.same_spawn(call, wanted);\n      end if;",
             "        null;\n      end if;",
-            (
-                "  perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);\n  return",
-                "  return",
-            ),
+            ("  perform faultline.same_spawn(call, wanted);\n  return", "  return"),
         ),
-        "gives every child its index": ("spawn.first_index + u.position - 1", "u.position - 1"),
-        "counts what is spawned": ("set spawned = c.spawned + size,", "set spawned = c.spawned,"),
-        "waits for no job that waits for it": ("perform faultline.refuse_cycle(spawn.job_id, known);", "null;"),
-        "marks the jobs that existed": ("perform faultline.set_watched(known);", "null;"),
-        "makes the job a member of a flow": ("perform faultline.join_flow(spawn.job_id);", "null;"),
-        "wakes workers": ("perform faultline.wake_new(queues, lowest_priority, lowest_run_at, at, size);", "null;"),
-        "has ended where nobody waits": (
-            "case spawn.kind when 'detached' then at end",
-            "null",
-            ("case spawn.kind when 'detached' then 'done' end", "null"),
+        "wakes workers": (
+            "perform faultline.wake_new(made.queues, made.lowest_priority, made.lowest_run_at, at, chunk.size);",
+            "null;",
         ),
     },
     "wake_new": {
@@ -449,5 +412,47 @@ GUARDS: Guards = {
         "looks at every priority": ("and j.priority > level\n", "and j.priority > level and level < -30000\n"),
         "does not wait for locks": ("for update skip locked", "for update"),
         "wakes workers": ("  perform faultline.wake_for(due_ids);\n", ""),
+    },
+    "check_call": {
+        "refuses a time that makes no sense": ("if until_seconds not between 0 and 315360000 then", "if false then"),
+        "leaves the end of a wait to the database": (
+            "if outcome <> 'closed' and kind in ('signal', 'children', 'watch', 'after') then",
+            "if false then",
+        ),
+        "refuses a call that makes no sense": (") is not true then", ") is null and false then"),
+    },
+    "read_chunk": {
+        "refuses an unknown kind": (
+            "wanted.kind is distinct from 'children' and wanted.kind is distinct from 'detached'",
+            "false",
+        ),
+        "refuses more children than a call may have": ("elsif wanted.total > jobs_max then", "elsif false then"),
+        "refuses a chunk that is too large": ("if size > chunk_max\n", "if false\n"),
+        "refuses an empty chunk": ("    or (size = 0 and wanted.total > 0)\n", ""),
+        "refuses a chunk beyond the last": ("    or first_index + size > wanted.total\n", ""),
+    },
+    "insert_chunk": {
+        "puts children into the flow": ("select p.*, flow, case", "select p.*, null::uuid, case"),
+        "tells children whom their end counts for": (
+            "case wanted.kind when 'children' then wanted.id end\n",
+            "null::bigint\n",
+        ),
+        "leaves jobs that existed alone": ("where u.new and j.id = any (array[u.id])", "where j.id = any (array[u.id])"),
+        "knows jobs that have ended": (
+            "if exists (select from faultline.ledger f where f.job_id = any (ids)) then",
+            "if false then",
+        ),
+    },
+    "keep_chunk": {
+        "makes the job a member of a flow": ("perform faultline.join_flow(wanted.job_id);", "null;"),
+        "gives every child its index": ("keep_chunk.first_index + u.position - 1", "u.position - 1"),
+        "counts what is spawned": ("set spawned = c.spawned + cardinality(keep_chunk.ids),", "set spawned = c.spawned,"),
+        "waits for no job that waits for it": ("perform faultline.refuse_cycle(wanted.job_id, keep_chunk.known);", "null;"),
+        "marks the jobs that existed": ("perform faultline.set_watched(keep_chunk.known);", "null;"),
+        "has ended where nobody waits": (
+            "case wanted.kind when 'detached' then keep_chunk.at end",
+            "null",
+            ("case wanted.kind when 'detached' then 'done' end", "null"),
+        ),
     },
 }

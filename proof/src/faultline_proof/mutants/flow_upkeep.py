@@ -128,11 +128,7 @@ GUARDS: Guards = {
             "select v.* from (values (faultline.clock(), job.id, 'cancelled', job.fencing_token, ",
             ("|| why);", "|| why)) v where false;"),
         ),
-        "nudges those who wait": (
-            "(array[job.call_id], case when job.watched then array[job.id] end, true);",
-            "(null, null, true);",
-        ),
-        "has its children swept": ("insert into faultline.sweeps (job_id) values (job.id);", "null;"),
+        "has its children swept": ("perform faultline.end_badly(array[job.id]);", "null;"),
         "clears the mark of waiting": "      suspended = null,\n",
     },
     "cancel_deadlocked_jobs": {

@@ -13,12 +13,6 @@ GUARDS: Guards = {
     "suspend": {
         **BATCH,
         "looks only in READ COMMITTED": ("perform faultline.read_committed('suspend');", "null;"),
-        "refuses waits that are no array": ("jsonb_typeof(suspend.waits) is distinct from 'array'", "false"),
-        "refuses more or fewer waits than leases": (
-            "    or jsonb_array_length(suspend.waits) <> cardinality(suspend.job_ids)\n",
-            "",
-        ),
-        "refuses to wait for nothing": ("jsonb_array_length(w.calls) = 0 else true end", "false else true end"),
         "looks whether it is over already": (
             "k.has_ended or (select l.over or l.failed from faultline.can_resume(i.id, true) l)\n",
             "k.has_ended\n",
@@ -32,23 +26,10 @@ GUARDS: Guards = {
             "coalesce(bool_or(c.ended_at is not null), true) as has_ended",
             "false as has_ended",
         ),
-        "gives each job its own waits": (
-            "(suspend.waits -> (i.position::integer - 1)) as w (\n      number text, kind",
-            "(suspend.waits -> 0) as w (\n      number text, kind",
-        ),
-        "keeps the time of a wait that is known": (
-            "coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until",
-            "coalesce(w.until, at + make_interval(secs => w.seconds), o.until) as until",
-        ),
-        "gives a budget a new moment each time": (
-            "case when o.number = '0.0.0' then w.until end as again",
-            "null::timestamptz as again",
-        ),
         "does not take a wait for a budget for progress": (
             " and c.number <> '0.0.0'), false) as is_new",
             "), false) as is_new",
         ),
-        "waits no longer for what is not named": ("w.number is not null as awaited", "true as awaited"),
         "waits until the first of the times": ("min(c.until) as until", "max(c.until) as until"),
         "clears the owner": "          lease_owner = null,\n",
         "clears the expiry": "          lease_expires_at = null,\n",
@@ -316,52 +297,60 @@ GUARDS: Guards = {
         "keeps the flow in the ledger": ("f.flow_id, f.progress", "null, f.progress"),
     },
     "fail": {
-        "nudges those who wait": ("    perform faultline.nudge_waiters(call_ids, watched, true);", "    null;"),
-        "nudges nobody for a job that is tried again": (
-            "filter (where e.call_id is not null and e.state <> 'queued')",
-            "filter (where e.call_id is not null)",
-        ),
-        "says that one has failed": (
-            "faultline.nudge_waiters(call_ids, watched, true)",
-            "faultline.nudge_waiters(call_ids, watched)",
-        ),
-        "has the children swept": (
-            "insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);",
-            "null;",
-        ),
-        "sweeps nothing of a job that is tried again": (
-            "filter (where e.flow_id is not null and e.state <> 'queued')",
-            "filter (where e.flow_id is not null)",
-        ),
+        "tells who waits, and sweeps what is below": ("perform faultline.end_badly(ended_badly);", "null;"),
+        "does so for a job that is only watched": (" or e.watched)", ")"),
+        "does so for a job of a flow": ("(e.flow_id is not null or e.watched)", "e.watched"),
+        "does so for no job that is tried again": ("e.state <> 'queued' and (e.flow_id", "(e.flow_id"),
     },
     "reap": {
-        "nudges those who wait": ("    perform faultline.nudge_waiters(call_ids, watched, true);", "    null;"),
-        "nudges nobody for a job that is tried again": (
-            "filter (where t.call_id is not null and t.state = 'failed')",
-            "filter (where t.call_id is not null)",
-        ),
-        "has the children swept": (
-            "insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);",
-            "null;",
-        ),
-        "sweeps nothing of a job that is tried again": (
-            "filter (where t.flow_id is not null and t.state = 'failed')",
-            "filter (where t.flow_id is not null)",
-        ),
+        "tells who waits, and sweeps what is below": ("perform faultline.end_badly(ended_badly);", "null;"),
+        "does so for a job that is only watched": (" or t.watched)", ")"),
+        "does so for a job of a flow": ("(t.flow_id is not null or t.watched)", "t.watched"),
+        "does so for no job that is tried again": ("t.state = 'failed' and (t.flow_id", "(t.flow_id"),
     },
     "cancel": {
         "nudges those who wait": (
-            "(array[job.call_id], case when job.watched then array[cancel.job_id] end, true);",
-            "(null, null, true);",
-        ),
-        "has the children swept": (
-            "insert into faultline.sweeps (job_id, reason) values (cancel.job_id, case when cancel.undo then 'undo' end);",
+            "perform faultline.end_badly(array[cancel.job_id], case when cancel.undo then 'undo' end);",
             "null;",
         ),
         "clears the mark of waiting": (",\n        suspended = null", ""),
-        "tells those who resolve": (
-            "job.watched then\n      perform faultline.wake_resolvers();",
-            "job.watched then\n      null;",
+        "tells those who resolve": ("'undo' end);\n      perform faultline.wake_resolvers();", "'undo' end);\n"),
+    },
+    "check_waits": {
+        "refuses waits that are no array": ("jsonb_typeof(waits) is distinct from 'array'", "false"),
+        "refuses more or fewer waits than leases": (
+            "    or jsonb_array_length(waits) <> leases\n",
+            "",
+        ),
+        "refuses to wait for nothing": ("jsonb_array_length(w.calls) = 0 else true end", "false else true end"),
+    },
+    "keep_waits": {
+        "gives each job its own waits": (
+            "(keep_waits.waits -> (i.position::integer - 1)) as w (\n    number text, kind",
+            "(keep_waits.waits -> 0) as w (\n    number text, kind",
+        ),
+        "keeps the time of a wait that is known": (
+            "coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until",
+            "coalesce(w.until, at + make_interval(secs => w.seconds), o.until) as until",
+        ),
+        "gives a budget a new moment each time": (
+            "case when o.number = '0.0.0' then w.until end as again",
+            "null::timestamptz as again",
+        ),
+        "waits no longer for what is not named": ("w.number is not null as awaited", "true as awaited"),
+    },
+    "end_badly": {
+        "nudges the parent": ("if call_ids is not null or watched", "if watched"),
+        "nudges those who watch": ("array_agg(j.id) filter (where j.watched)", "null"),
+        "says that they have failed": ("nudge_waiters(call_ids, watched, true)", "nudge_waiters(call_ids, watched)"),
+        "has what is below swept": ("from unnest(parents) as p (id);", "from unnest(parents) as p (id) where false;"),
+        "sweeps with the reason": ("select p.id, end_badly.reason from", "select p.id, null from"),
+    },
+    "expire": {
+        "tells who waits, and sweeps what is below": ("perform faultline.end_badly(ended_badly);", "null;"),
+        "does so for a job that is only watched": (
+            "(where e.flow_id is not null or e.watched)",
+            "(where e.flow_id is not null)",
         ),
     },
 }

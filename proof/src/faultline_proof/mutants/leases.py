@@ -47,16 +47,7 @@ GUARDS: Guards = {
     },
     "fail": {
         **BATCH,
-        "refuses failures that are no array": ("when data_exception then", "when sqlstate 'FL999' then"),
-        "refuses more or fewer failures than leases": (
-            "jsonb_array_length(fail.failures) = cardinality(fail.job_ids)",
-            "true",
-        ),
-        "refuses calls that are no array": "\n          or jsonb_typeof(f.calls) <> 'array'",
         "takes null for no calls": (f"nullif({_CALLS}, 'null')", _CALLS),
-        "refuses a failure without an ending": 'f."then" is null or ',
-        "refuses an unknown ending": "f.\"then\" not in ('retry', 'fail', 'cancel') or ",
-        "refuses an invalid delay": " or f.delay_seconds not between 0 and 31536000",
         "ends the job with its last attempt": (
             "case when j.attempt < j.max_attempts then 'queued' else 'failed' end",
             "'queued'",
@@ -244,5 +235,16 @@ GUARDS: Guards = {
         "wants every id": ("array_position(job_ids, null) is not null", "false"),
         "wants every token": ("array_position(tokens, null) is not null", "false"),
         "wants every owner": ("array_position(owners, null) is not null", "false"),
+    },
+    "check_failures": {
+        "refuses failures that are no array": ("when data_exception then", "when sqlstate 'FL999' then"),
+        "refuses more or fewer failures than leases": (
+            "jsonb_array_length(failures) = leases",
+            "true",
+        ),
+        "refuses calls that are no array": "\n          or jsonb_typeof(f.calls) <> 'array'",
+        "refuses a failure without an ending": 'f."then" is null or ',
+        "refuses an unknown ending": "f.\"then\" not in ('retry', 'fail', 'cancel') or ",
+        "refuses an invalid delay": " or f.delay_seconds not between 0 and 31536000",
     },
 }

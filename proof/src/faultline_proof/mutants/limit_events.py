@@ -112,15 +112,9 @@ GUARDS: Guards = {
         ),
     },
     "complete": {
-        "frees permits": "    perform faultline.free_ended(permit_queues, permit_groups);\n",
-        "wakes nobody for who claims": (
-            "    if complete.claims then\n      perform set_config('faultline.notify', 'off', true);\n    end if;\n",
-            "",
-        ),
-        "wakes again afterwards": (
-            "    if complete.claims then\n      perform set_config('faultline.notify', notify, true);\n    end if;\n",
-            "",
-        ),
+        "frees permits": "    perform faultline.free_ended(permit_queues, permit_groups, wakes => not complete.claims);\n",
+        "wakes nobody for who claims": ("wakes => not complete.claims", "wakes => true"),
+        "wakes again afterwards": ("wakes => not complete.claims", "wakes => false"),
     },
     "free_ended": {
         "wakes who waits": (

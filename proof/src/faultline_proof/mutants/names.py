@@ -48,15 +48,7 @@ GUARDS: Guards = {
     "step": {"wants a name that can be read": _checked("step.name", "a step", 200, _ANY_ENDS)},
     "receive": {"wants a name that can be read": _checked("receive.name", "a signal", 200, _ANY_ENDS)},
     "watch": {"wants a name": _checked("watch.name", "a call", 200, _ANY_ENDS)},
-    "suspend": {
-        "wants a name": ("    where (coalesce(length(w.name), 0) not between 1 and 200 or ", "    where ("),
-        "wants a name that can be read": (" or faultline.is_unreadable(w.name))\n", ")\n"),
-        "lets go on what is known": (
-            "\n      and not exists (select from faultline.calls c where c.job_id = i.id and c.number = w.number);\n",
-            ";\n",
-        ),
-    },
-    "record": {"wants a name that can be read": "        and not faultline.is_unreadable(given.name)\n"},
+    "suspend": {},
     "add_api_key": {"wants a name that can be read": _checked("add_api_key.name", "an API key", 100)},
     "signal": {
         "wants a name that can be read": ("faultline.is_unreadable(signal.name) or ", ""),
@@ -76,5 +68,12 @@ GUARDS: Guards = {
     "is_time_ordered": {"knows the version": (">> 4 = 7", ">> 4 > 0")},
     "read_jobs": {
         "wants text": (" or k.name = any (texts) and json_typeof(k.value) not in ('string', 'null')", ""),
+    },
+    "keep_waits": {
+        "wants a name": ("  where coalesce(length(w.name), 0) not between 1 and 200 or ", "  where "),
+        "wants a name that can be read": (" or faultline.is_unreadable(w.name);", ";"),
+    },
+    "check_call": {
+        "wants a name that can be read": "    and not faultline.is_unreadable(name)\n",
     },
 }

@@ -118,27 +118,8 @@ GUARDS: Guards = {
         ),
         "knows a loop that has lasted": "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
         "wakes nobody for delayed jobs": ("if due <= at then", "if true then"),
-        "notifies of jobs in the past": ("if late or due < at then", "if late then"),
-        "notifies of jobs that appear late": ("if late or due < at then", "if due < at then"),
-        "notifies no other worker": ("enqueue.queue = any (w.queues)", "true"),
-        "notifies the lowest position of a longer transaction": (
-            "perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));",
-            "perform faultline.wake(enqueue.queue, enqueue.priority, due);",
-        ),
-        "wakes nobody who is awake": (
-            "elsif exists (select from faultline.workers w where enqueue.queue = any (w.sleeping)) then",
-            "elsif true then",
-        ),
-        "wakes who sleeps": ("elsif exists (", "elsif not exists ("),
-        "wakes who was seen lately": (
-            "          and w.heartbeat_at > at - interval '3 seconds' and octet",
-            "          and octet",
-        ),
-        "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
-        "wakes now these and now those": ("order by random()", "order by w.id"),
-        "wakes a few": ("limit 3", "limit 30"),
-        "wakes all if none was seen lately": ("nullif(chosen, '{}')", "chosen"),
-        "names the new job": (", array[new_id]);", ");"),
+        "notifies of jobs in the past": ("late or due < at)", "late)"),
+        "notifies of jobs that appear late": ("late or due < at)", "due < at)"),
     },
     # Every reason to refuse a job of a submission stands here once.
     "parse_new_jobs": {
@@ -255,6 +236,27 @@ GUARDS: Guards = {
         "wakes for due jobs only": " and k.next_run_at <= faultline.clock()",
         "notifies the most urgent": ("min(k.priority)", "max(k.priority)"),
         "notifies the longest due": ("min(k.next_run_at)", "max(k.next_run_at)"),
+    },
+    "wake_for_one": {
+        "notifies no other worker": ("wake_for_one.queue = any (w.queues)", "true"),
+        "notifies the lowest position of a longer transaction": (
+            "perform faultline.wake(queue, priority, least(due, transaction_timestamp()));",
+            "perform faultline.wake(queue, priority, due);",
+        ),
+        "wakes nobody who is awake": (
+            "elsif exists (select from faultline.workers w where wake_for_one.queue = any (w.sleeping)) then",
+            "elsif true then",
+        ),
+        "wakes who sleeps": ("elsif exists (", "elsif not exists ("),
+        "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
+        "wakes now these and now those": ("order by random()", "order by w.id"),
+        "wakes a few": ("limit 3", "limit 30"),
+        "wakes all if none was seen lately": ("nullif(chosen, '{}')", "chosen"),
+        "names the new job": (", array[job_id]);", ");"),
+        "wakes who was seen lately": (
+            "        and w.heartbeat_at > at - interval '3 seconds' and octet",
+            "        and octet",
+        ),
     },
 }
 

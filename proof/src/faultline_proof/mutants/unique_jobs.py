@@ -22,16 +22,7 @@ GUARDS: Guards = {
         "gives back what it kept": "      state = j.state,\n",
         "lets its group see who expires later": "    perform faultline.insert_arrival_events(array[renew_unique.job_id]);\n",
     },
-    "insert_unique_jobs": {
-        "is not answered with one that has expired": (
-            " and not faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)",
-            "",
-        ),
-        "counts no period of one that has expired": (
-            " or faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)",
-            "",
-        ),
-    },
+    "insert_unique_jobs": {},
     "has_expired": {
         "knows what was claimed before": " and fencing_token = 0",
         "looks at the time": " and expires_at <= at",
@@ -85,6 +76,12 @@ GUARDS: Guards = {
         "knows that a debounce is a delay": (
             "coalesce(j.delay_seconds, (j.\"unique\" ->> 'debounce')::numeric)",
             "j.delay_seconds",
+        ),
+    },
+    "still_stands": {
+        "is not answered with one that has expired, nor counts its period": (
+            " or faultline.has_expired(j.state, j.fencing_token, j.expires_at, still_stands.at)",
+            "",
         ),
     },
 }

@@ -177,7 +177,7 @@ def a_loser_of_a_race_is_closed_once_and_its_children_are_swept(sessions: Sessio
     expect("taken later", q.run(verbs.collect_outcomes(lease, "1")).status, "closed")
 
 
-@probe("record")
+@probe("record", "check_call")
 def only_the_database_says_how_a_wait_ended(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -210,7 +210,7 @@ def why_a_program_stops_is_added_to_a_signal_once_and_to_nothing_else(sessions: 
             q.execute(f"update faultline.calls set {change} where number = '3'")
 
 
-@probe("record")
+@probe("record", "check_call")
 def a_call_that_makes_no_sense_is_refused_and_nothing_is_written(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

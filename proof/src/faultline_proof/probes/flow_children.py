@@ -36,7 +36,7 @@ def edges(q: Session, call_id: int) -> list[UUID]:
     return [child for (child,) in q.execute("select job_id from faultline.edges where call_id = %s order by index", call_id)]
 
 
-@probe("spawn", "collect_outcomes", "outcomes", "history")
+@probe("spawn", "collect_outcomes", "outcomes", "history", "insert_chunk", "keep_chunk")
 def children_are_enqueued_once_and_taken_as_they_ended(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -64,7 +64,7 @@ def children_are_enqueued_once_and_taken_as_they_ended(sessions: Sessions) -> No
     expect("broken", q.broken_invariants(), [])
 
 
-@probe("spawn")
+@probe("spawn", "keep_chunk")
 def a_map_goes_on_after_a_crash_between_its_chunks(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -147,7 +147,7 @@ def a_job_that_is_cancelled_has_no_new_children(sessions: Sessions) -> None:
     expect("on record", q.refusals(lease.job_id), [("spawn", "not_running")])
 
 
-@probe("spawn")
+@probe("spawn", "read_chunk")
 def more_children_than_a_call_may_have_are_refused(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -168,7 +168,7 @@ def more_children_than_a_call_may_have_are_refused(sessions: Sessions) -> None:
     expect("of none", q.run(verbs.collect_outcomes(lease, "2")).result, {"failed": {}, "results": {}})
 
 
-@probe("spawn", "keys", "set_watched")
+@probe("spawn", "keys", "set_watched", "insert_chunk", "keep_chunk")
 def a_child_whose_key_exists_is_that_job(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -221,7 +221,7 @@ def a_job_that_is_locked_is_not_waited_for_yet(sessions: Sessions) -> None:
         expect(f"call {number}", (taken.status, taken.result["results"]), ("taken", {"0": "done"}))
 
 
-@probe("spawn")
+@probe("spawn", "insert_chunk")
 def children_have_ids_of_their_own(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -237,7 +237,7 @@ def children_have_ids_of_their_own(sessions: Sessions) -> None:
     expect("its id", edges(q, call_id), [new])
 
 
-@probe("spawn")
+@probe("spawn", "keep_chunk")
 def detached_jobs_are_enqueued_once_and_belong_to_nobody(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()

@@ -47,7 +47,7 @@ def the_children_of_a_cancelled_job_are_cancelled_however_deep(sessions: Session
     expect("invariants", q.broken_invariants(), [])
 
 
-@probe("fail", "reap", "sweep")
+@probe("fail", "reap", "sweep", "end_badly", "lost_jobs")
 def a_job_that_has_failed_leaves_no_open_children(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

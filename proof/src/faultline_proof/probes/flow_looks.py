@@ -51,7 +51,7 @@ def nobody_suspends_a_job_without_its_lease(sessions: Sessions) -> None:
         q.execute("select faultline.suspend(array[gen_random_uuid()], array[]::bigint[], array['w/1'], '[[{}]]')")
 
 
-@probe("suspend")
+@probe("suspend", "check_waits")
 def a_wait_that_makes_no_sense_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
@@ -62,7 +62,7 @@ def a_wait_that_makes_no_sense_is_refused(sessions: Sessions) -> None:
     expect("running", q.state(lease.job_id).value, "running")
 
 
-@probe("suspend")
+@probe("suspend", "keep_waits")
 def each_job_of_a_batch_waits_for_its_own_and_until_the_first_of_its_times(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -93,7 +93,7 @@ def a_wait_that_is_over_is_due_at_once(sessions: Sessions) -> None:
     expect("due", {lease.job_id for lease in q.claim()}, {ended.job_id, timed.job_id, failed.job_id})
 
 
-@probe("suspend", "can_resume", "resolve")
+@probe("suspend", "can_resume", "resolve", "keep_waits")
 def what_is_not_waited_for_wakes_nobody(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)
@@ -147,7 +147,7 @@ def a_child_is_looked_for_where_and_only_where_it_was_asked_for(sessions: Sessio
     expect("cancelled", q.value(failed, [call, others]), [True, False])
 
 
-@probe("can_resume", "resolve", "nudge_waiters", "fail", "has_failed", "apply_nudges")
+@probe("can_resume", "resolve", "nudge_waiters", "fail", "has_failed", "apply_nudges", "end_badly")
 def a_failure_is_looked_for_when_one_is_told_of_and_not_otherwise(sessions: Sessions) -> None:
     q = sessions.open()
     resolver = Resolver(q)

@@ -53,7 +53,7 @@ def a_job_that_is_tried_again_is_told_to_nobody_and_its_children_stay(sessions: 
             expect("waiting", is_waiting(q, parent), True)
 
 
-@probe("fail", "reap", "cancel", "nudge_waiters")
+@probe("fail", "reap", "cancel", "nudge_waiters", "end_badly")
 def an_end_that_is_bad_is_told_to_parents_and_to_those_who_watch(sessions: Sessions) -> None:
     q = sessions.open()
     for ending, call in _ENDINGS.items():
@@ -68,6 +68,26 @@ def an_end_that_is_bad_is_told_to_parents_and_to_those_who_watch(sessions: Sessi
         expect("who goes on", {lease.job_id for lease in q.claim()}, {parent, watcher.job_id})
         sweep_all(q)
         expect("the child of the child", q.execute(_CHILDREN)[-1], ("cancelled",))
+
+
+@probe("fail", "reap", "cancel", "expire", "end_badly")
+def who_watches_a_job_of_no_flow_is_told_how_badly_it_ended(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    for ending in (*_ENDINGS, "expire"):
+        watcher = q.new_lease()
+        job_id = q.enqueue(expires_seconds=60) if ending == "expire" else q.enqueue(max_attempts=1, priority=-200)
+        q.run(flow.watch(watcher, "1", [job_id], name="w", digest=None))
+        suspend(q, watcher, {"number": "1", "kind": "watch", "name": "w"})
+        if ending == "expire":
+            sessions.clock.advance(70)
+            expect("expired", len(q.run(verbs.expire())), 1)
+        else:
+            watched = q.claim_one()
+            q.record_start(watched)
+            _ENDINGS[ending](q, watched)
+        expect(f"woken by {ending}", Resolver(q).woken(), 1)
+        q.complete(expect_woken(q, watcher.job_id))
 
 
 @probe("sweep", "cancel_children_batch", "nudge_waiters", "cancel_children")
@@ -154,7 +174,7 @@ def a_history_is_that_of_one_job_and_says_what_is_over(sessions: Sessions) -> No
     expect("after a month", [call.is_over for call in q.run(flow.history(lease.job_id))], [True, True])
 
 
-@probe("spawn", "refuse_cycle")
+@probe("spawn", "refuse_cycle", "keep_chunk")
 def a_child_does_not_wait_for_the_job_that_called_it(sessions: Sessions) -> None:
     q = sessions.open()
     known = Submission("t", idempotency_key="k", priority=-200)

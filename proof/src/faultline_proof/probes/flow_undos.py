@@ -271,7 +271,7 @@ def a_job_that_is_cancelled_with_undo_is_queued_again_and_its_worker_can_write_n
     expect("state", q.run(verbs.cancel(lease.job_id)).value, "cancelled")
 
 
-@probe("cancel", "sweep", "cancel_children_batch", "begin_undo", "cancel_children")
+@probe("cancel", "sweep", "cancel_children_batch", "begin_undo", "cancel_children", "end_badly")
 def the_children_of_a_job_that_is_cancelled_with_undo_undo_their_sagas(sessions: Sessions) -> None:
     """Also the children of children. Without `undo` they are only cancelled: a retry of the job goes on with them."""
     q = sessions.open()

@@ -243,7 +243,7 @@ def the_nudge_of_a_running_job_is_dropped_after_its_row_was_had(sessions: Sessio
     expect("woken", resolver.woken(), 1)
 
 
-@probe("suspend", "claim")
+@probe("suspend", "claim", "keep_waits")
 def a_wait_ends_when_its_time_is_up(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

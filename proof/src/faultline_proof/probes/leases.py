@@ -189,7 +189,7 @@ def each_attempt_of_a_batch_ends_as_it_says(sessions: Sessions) -> None:
 _FAIL = "select faultline.fail(array[%s]::uuid[], array[1], array[%s], %s::jsonb)"
 
 
-@probe("fail")
+@probe("fail", "check_failures")
 def failures_that_make_no_sense_are_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():

@@ -359,7 +359,7 @@ def a_clock_that_was_ahead_holds_nobody_up(sessions: Sessions) -> None:
     expect("no token was made", _ask(q, q.new_lease(**_FRESH), 60).status, "wait")
 
 
-@probe("suspend")
+@probe("suspend", "keep_waits")
 def a_program_that_waits_for_a_budget_gets_a_new_moment_each_time_and_makes_no_progress(sessions: Sessions) -> None:
     q, clock = sessions.open(), sessions.clock
     clock.take()

@@ -112,21 +112,6 @@ def what_was_named_before_there_was_this_rule_can_be_ended(sessions: Sessions) -
         expect("removed", q.execute("select faultline.remove_schedule(%s)", name), [(False,)])
 
 
-@probe("suspend")
-def a_call_that_was_named_before_there_was_this_rule_goes_on(sessions: Sessions) -> None:
-    q = sessions.open()
-    lease = q.new_lease()
-    held = {"id": lease.job_id, "token": lease.fencing_token, "owner": lease.owner, "name": HIDING[-1]}
-    sessions.hand.execute(
-        "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at)"
-        " values (%s, '1', 'signal', %s, 1, now())",
-        lease.job_id,
-        HIDING[-1],
-    )
-    expect("refused", q.connection.execute(_NAMING["suspend"].encode(), held).fetchall(), [])
-    expect("waits", q.value("select suspended from faultline.open_jobs where id = %s", lease.job_id), wanted=True)
-
-
 @probe("read_jobs", "reject_job", "subscribe")
 def a_name_is_text_and_no_number_or_list(sessions: Sessions) -> None:
     q = sessions.open()

@@ -275,7 +275,7 @@ def _told(q: Session, *statements: str) -> list[dict[str, object]]:
     return [jsontext.decode(notice) for notice in q.notices()]
 
 
-@probe("enqueue", "wake")
+@probe("enqueue", "wake", "wake_for_one")
 def plain_sql_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     q = sessions.open()
     q.execute("listen faultline")
@@ -289,7 +289,7 @@ def plain_sql_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     expect("of which job", notice["ids"], [q.value("select id::text from faultline.open_jobs where priority = -3")])
 
 
-@probe("enqueue", "wake")
+@probe("enqueue", "wake", "wake_for_one")
 def plain_sql_tells_the_awake_of_what_appears_below_their_place(sessions: Sessions) -> None:
     q = sessions.open()
     q.execute("listen faultline")
@@ -312,7 +312,7 @@ def plain_sql_tells_the_awake_of_what_appears_below_their_place(sessions: Sessio
     expect("by a loop that has lasted", [one.get("workers") for one in lasted], [None])
 
 
-@probe("enqueue", "wake")
+@probe("enqueue", "wake", "wake_for_one")
 def plain_sql_wakes_a_few_workers_that_were_seen_lately(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

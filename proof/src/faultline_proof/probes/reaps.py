@@ -18,7 +18,7 @@ def _reap_after(sessions: Sessions, seconds: float = 31) -> list[Any]:
     return sessions.open().reap()
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def an_expired_lease_is_taken_back_and_keeps_its_place(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -47,7 +47,7 @@ def live_leases_and_waiting_jobs_are_left_alone(sessions: Sessions) -> None:
     expect("reaped", _reap_after(sessions, 29.9), [])
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def the_longest_expired_come_first_and_no_more_than_asked_for(sessions: Sessions) -> None:
     q = sessions.open()
     leases = [q.new_lease(lease_seconds=seconds) for seconds in (20, 10, 30)]
@@ -56,7 +56,7 @@ def the_longest_expired_come_first_and_no_more_than_asked_for(sessions: Sessions
     expect("reaped then", {job.job_id for job in q.reap(max_jobs=2)}, {leases[0].job_id, leases[2].job_id})
 
 
-@probe("first_expired", "reap")
+@probe("first_expired", "reap", "lost_jobs")
 def the_bound_is_the_first_lease_that_ran_out_and_now_without_one(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -85,7 +85,7 @@ def a_bound_leads_from_one_lease_that_ran_out_to_the_next(sessions: Sessions) ->
     expect("the bound in the end", bound, q.value("select faultline.now()"))
 
 
-@probe("first_expired", "reap")
+@probe("first_expired", "reap", "lost_jobs")
 def a_lease_that_was_passed_over_stays_within_the_bound(sessions: Sessions) -> None:
     """Its own transaction had the row when it ran out, fenced or renewed, and ended later."""
     for what, end in (("fence", "rollback"), ("renew", "rollback"), ("renew", "commit")):
@@ -137,7 +137,7 @@ def reaped_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
 # Attempts
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def an_attempt_counts_if_it_had_started_alone(sessions: Sessions) -> None:
     q = sessions.open()
     waiting, alone = q.new_lease(), q.new_lease()
@@ -149,7 +149,7 @@ def an_attempt_counts_if_it_had_started_alone(sessions: Sessions) -> None:
     expect("attempts counted", counted, [0, 1, 0, 0])
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def an_attempt_does_not_count_if_its_company_was_taken_back_before(sessions: Sessions) -> None:
     q = sessions.open()
     crowd = [q.new_lease(worker="crowd") for _ in range(2)]
@@ -179,7 +179,7 @@ def one_of_a_crowd_whose_row_was_locked_is_not_the_one_that_killed_the_worker(se
     expect("attempts counted", [q.job(lease.job_id).attempt for lease in crowd], [0, 0])
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def what_a_worker_lost_before_its_last_sign_of_life_was_no_company(sessions: Sessions) -> None:
     for sign in ("a renewal", "a heartbeat"):
         q = sessions.open()
@@ -198,7 +198,7 @@ def what_a_worker_lost_before_its_last_sign_of_life_was_no_company(sessions: Ses
         sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def a_last_attempt_ends_the_job_if_it_had_started(sessions: Sessions) -> None:
     q = sessions.open()
     ended, waiting, early = q.new_lease(max_attempts=1), q.new_lease(max_attempts=1), q.new_lease(max_attempts=3)

@@ -96,7 +96,7 @@ def what_supersedes_a_job_runs_though_a_claim_passed_over_it(sessions: Sessions)
     expect("runs", [one.job_id for one in take(q)], [other])
 
 
-@probe("insert_unique_jobs", "has_expired", "expire")
+@probe("insert_unique_jobs", "has_expired", "expire", "still_stands")
 def nobody_is_answered_with_a_job_that_has_expired(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

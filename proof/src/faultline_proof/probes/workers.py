@@ -21,7 +21,7 @@ def _long_lease(sessions: Sessions, worker: str = "w", *, watched: bool = True) 
     return q, q.new_lease(worker=worker, lease_seconds=3600)
 
 
-@probe("dead_workers", "reap", "worker_lock", "heartbeat")
+@probe("dead_workers", "reap", "worker_lock", "heartbeat", "lost_jobs", "remove_dead_workers")
 def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     alive, _ = _long_lease(sessions, "alive")
@@ -45,7 +45,7 @@ def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     expect("its completion", reasons(q.complete(lease)), ["lease_lost"])
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def a_bound_keeps_nothing_of_the_dead(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     sessions.clock.advance(60)
@@ -57,6 +57,8 @@ def a_bound_keeps_nothing_of_the_dead(sessions: Sessions) -> None:
 def a_dead_worker_that_held_nothing_is_taken_off_the_list(sessions: Sessions) -> None:
     q, died = sessions.open(), sessions.open()
     sessions.clock.take()
+    q.reap()  # notices the run of the server
+    sessions.clock.advance(0.1)
     died.heartbeat()
     died.lock_as()
     sessions.end(died)
@@ -176,7 +178,7 @@ def _last_attempt(sessions: Sessions, lease_seconds: float) -> tuple[Session, Le
     return q, lease
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def a_lease_that_a_living_worker_could_not_renew_costs_nothing(sessions: Sessions) -> None:
     for lease_seconds in (1, 4, 30):
         q, lease = _last_attempt(sessions, lease_seconds)
@@ -191,7 +193,7 @@ def a_lease_that_a_living_worker_could_not_renew_costs_nothing(sessions: Session
         sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def the_last_attempt_of_a_silent_worker_counts(sessions: Sessions) -> None:
     # The last beat may be later than the last renewal, which a lock has kept off. And behind a pooler nobody is known dead.
     for lease_seconds, beaten_after in ((3, 0), (4, 0), (30, 0), (30, 24.9)):
@@ -204,7 +206,7 @@ def the_last_attempt_of_a_silent_worker_counts(sessions: Sessions) -> None:
         sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
 
 
-@probe("reap")
+@probe("reap", "lost_jobs")
 def who_cannot_judge_takes_only_what_costs_nobody_an_attempt(sessions: Sessions) -> None:
     q, started = _last_attempt(sessions, 30)
     waiting = q.new_lease(worker="w", max_attempts=1)
@@ -220,7 +222,7 @@ def who_cannot_judge_takes_only_what_costs_nobody_an_attempt(sessions: Sessions)
     expect("judged by another", q.state(started.job_id), "failed")
 
 
-@probe("reap", "run_noticed_at")
+@probe("reap", "run_noticed_at", "lost_jobs")
 def an_outage_costs_no_attempt_and_leaves_time_to_renew(sessions: Sessions) -> None:
     q, lease = _last_attempt(sessions, 30)
     sessions.clock.advance(40)
@@ -234,7 +236,7 @@ def an_outage_costs_no_attempt_and_leaves_time_to_renew(sessions: Sessions) -> N
     expect("state, attempt, reaps", (job.state.value, job.attempt, job.reaps), ("queued", 0, 0))
 
 
-@probe("reap", "run_noticed_at")
+@probe("reap", "run_noticed_at", "lost_jobs")
 def who_was_back_after_an_outage_or_had_the_time_is_not_excused(sessions: Sessions) -> None:
     q, lease = _last_attempt(sessions, 6)
     sessions.hand.execute(_PROMOTED)
@@ -262,7 +264,7 @@ def a_run_of_the_server_is_named_by_its_start_and_by_what_it_replayed(sessions: 
     expect("the name", name, f"{started} {replayed or '-'}")
 
 
-@probe("reap", "dead_workers")
+@probe("reap", "dead_workers", "remove_dead_workers")
 def a_dead_workers_job_that_is_locked_comes_back_later(sessions: Sessions) -> None:
     """Killed inside a statement: its heartbeat's session is gone, the one with the lock on the row is not yet."""
     q, lease = _long_lease(sessions)
@@ -276,7 +278,7 @@ def a_dead_workers_job_that_is_locked_comes_back_later(sessions: Sessions) -> No
     expect("on the list", q.value("select count(*) from faultline.workers"), 0)
 
 
-@probe("reap")
+@probe("reap", "remove_dead_workers")
 def a_locked_row_of_one_dead_worker_keeps_no_other_from_coming_back(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     _, other = _long_lease(sessions, "other")

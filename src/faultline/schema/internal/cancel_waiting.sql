@@ -13,10 +13,9 @@ begin
       suspended = null,
       last_error = cancel_waiting.error
   where j.id = cancel_waiting.job_id
-  returning j.id, j.fencing_token, j.call_id, j.watched into job;
+  returning j.id, j.fencing_token into job;
   insert into faultline.journal (at, job_id, event, fencing_token, detail)
   values (faultline.clock(), job.id, 'cancelled', job.fencing_token, jsonb_build_object('was', 'queued') || why);
-  perform faultline.nudge_waiters(array[job.call_id], case when job.watched then array[job.id] end, true);
-  insert into faultline.sweeps (job_id) values (job.id);
+  perform faultline.end_badly(array[job.id]);
 end
 $$;

@@ -26,6 +26,7 @@ begin
   -- `recover` frees the permits of jobs that still run, and holds queues with limits meanwhile. It locks this table
   -- exclusively: what is read from here on is either from before it, permits included, or shows the hold.
   lock table faultline.open_jobs in row exclusive mode;
+  -- Step 1: lock the queue.
   before := faultline.lock_limited_queue(claim_limited.queue);
   -- Read after the wait, as all that a change of limits writes, and the time. Nothing is granted while the queue is paused, or
   -- while `recover` holds the queues with limits.
@@ -45,15 +46,18 @@ begin
   ) then
     perform faultline.move_due_jobs_into_groups(claim_limited.queue, due);
   end if;
+  -- Steps 2 and 3: apply events, work out the room.
   applied := faultline.apply_until_room(before, fields, claim_limited.max_jobs);
   limited_queue := applied.limited_queue;
   due := applied.due;
   room := applied.room;
   for pass in 1..2 loop
     exit when room <= 0;
+    -- Step 4: pick jobs.
     picked := faultline.pick_jobs(limited_queue, due, room, applied.ready, applied.kept, divides => pass = 1);
     limited_queue := picked.limited_queue;
     exit when picked.ctids = '{}' and not picked.divided;
+    -- Step 5: grant them.
     return query
       update faultline.open_jobs j
       set state = 'running',

@@ -1,6 +1,7 @@
 -- Give back the permits of jobs that `complete` has removed: all at once. The trigger free_permits does it for every other
--- ending, with several statements for each job.
-create or replace function faultline.free_ended(queues text[], group_keys text[]) returns void
+-- ending, with several statements for each job. Without `wakes`, no worker is woken for them: the caller claims next. The insert
+-- is whole, however soon its loop ends.
+create or replace function faultline.free_ended(queues text[], group_keys text[], wakes boolean) returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -20,8 +21,7 @@ begin
     group by g.queue, g.part
     returning queue, group_keys
   loop
-    -- A worker that claims again itself wakes no other.
-    exit when current_setting('faultline.notify', true) = 'off';
+    exit when not wakes;
     perform faultline.wake_for_free_permit(one.queue, one.group_keys);
   end loop;
 end

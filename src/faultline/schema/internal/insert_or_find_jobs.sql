@@ -29,8 +29,7 @@ begin
   ),
   -- What a new job is not given, but a key is. In the order of `parsed`: both are read from the beginning.
   given as materialized (
-    select * from rows from (json_to_recordset(insert_or_find_jobs.jobs) as (id uuid, digest text))
-      with ordinality as g (id, digest, ordinal)
+    select * from rows from (json_to_recordset(jobs) as (id uuid, digest text)) with ordinality as g (id, digest, ordinal)
   ),
   -- Keys are taken in one order by everyone: two submissions with the same keys in opposite order would deadlock.
   taken as (

@@ -27,10 +27,9 @@ as $$
 declare
   job record;
   new_job faultline.new_jobs;
-  known record;
+  known faultline.unique_keys;
   queued record;
   is_queued boolean;
-  stands boolean;
 begin
   answered := array_fill(false, array[cardinality(ids)]);
   moved := '{}';
@@ -64,7 +63,7 @@ begin
       new_job.group_at := null;
     end if;
     -- In statements of their own, after the lock: they see all that was committed before we had it.
-    select k.job_id, k.at, k.until into known
+    select k.* into known
     from faultline.unique_keys k
     where k.queue = new_job.queue and k.key = new_job.unique_key and k.task = new_job.task;
     select j.* into queued
@@ -73,24 +72,7 @@ begin
     where j.id = known.job_id and coalesce(j.state, '') = 'queued'
     for update skip locked;
     is_queued := found and faultline.will_run_from_start(queued.id, queued.fencing_token, queued.flow_id, queued.expires_at, at);
-    stands := case
-      when json_typeof(job.spec -> 'while') is null or job.spec ->> 'while' = 'queued' then is_queued
-      when job.spec ->> 'while' = 'open' then is_queued or exists (
-        select from (select * from faultline.open_jobs j where j.id = known.job_id offset 0) j
-        where j.state in ('queued', 'running') and not faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)
-      )
-      else false
-    end;
-    if not stands and job.spec ->> 'period' is not null then
-      -- A key of the future is of a clock that was ahead. What failed, was cancelled or has expired has not done the work.
-      stands := known.at > at - make_interval(secs => (job.spec ->> 'period')::float8)
-        and known.at <= at + interval '1 second'
-        and not exists (
-          select from (select * from faultline.open_jobs j where j.id = known.job_id offset 0) j
-          where j.state in ('failed', 'cancelled') or faultline.has_expired(j.state, j.fencing_token, j.expires_at, at)
-        );
-    end if;
-    if stands then
+    if faultline.still_stands(known, is_queued, job.spec, at) then
       if is_queued then
         perform faultline.renew_unique(
           queued.id, job.spec, at, new_job.id, new_job.args, coalesce(new_job.group_at, new_job.next_run_at), new_job.expires_at,

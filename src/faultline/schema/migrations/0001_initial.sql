@@ -180,6 +180,18 @@ create type faultline.refusal as (
   current_token bigint
 );
 
+-- A job whose worker has lost it, and how `reap` judges that: see lost_jobs.
+create type faultline.lost_job as (
+  job_id uuid,
+  owner text,
+  lease_expires_at timestamptz,
+  started boolean,
+  guilty boolean,
+  spent boolean,
+  excused boolean,
+  reason text
+);
+
 
 -- Uniqueness
 

@@ -61,7 +61,7 @@ SCENES = [
         "the first job of a chain completes while the next one is cancelled",
         _chain,
         {"first": does.completes("first"), "operator": does.cancels("second")},
-        stops={"first": ("complete", *steps.RESOLVE), "operator": ("cancel", "sweep")},
+        stops={"first": ("complete", *steps.RESOLVE), "operator": steps.CANCEL},
         judge=_the_rest_is_cancelled,
     ),
     Scenario(
@@ -69,10 +69,7 @@ SCENES = [
         "a job starts again with an empty history while a signal comes for its former life",
         _with_history,
         {"job": _starts_again, "sender": does.signals("job")},
-        stops={
-            "job": ("continue_as_new", "keep_earlier_children", "forget_round"),
-            "sender": ("signal", *steps.RESOLVE),
-        },
+        stops={"job": ("continue_as_new", "keep_earlier_children", "forget_round"), "sender": ("signal", *steps.RESOLVE)},
         judge=_kept_for_the_next_life,
     ),
 ]

@@ -162,7 +162,7 @@ SCENES = [
         "a signal meets a job that asks for it and goes to wait",
         _one,
         {"job": does.asks("job"), "sender": does.signals("job")},
-        stops={"job": ("receive", "suspend"), "sender": ("signal", *steps.RESOLVE)},
+        stops={"job": ("receive", *steps.SUSPEND), "sender": ("signal", *steps.RESOLVE)},
         judge=_received_or_due,
     ),
     Scenario(
@@ -170,7 +170,7 @@ SCENES = [
         "a signal that is committed late meets a job that asks for it and goes to wait",
         _one,
         {"job": does.asks("job"), "sender": does.signals_in_a_transaction("job"), "resolver": does.resolves(2)},
-        stops={"job": ("suspend",), "sender": (), "resolver": ()},
+        stops={"job": steps.SUSPEND, "sender": (), "resolver": ()},
         judge=_received_or_due,
     ),
     Scenario(

@@ -22,6 +22,11 @@ _owners = itertools.count(1)
 _BUSY = (LockNotAvailable,)
 #: Where a resolve stops that looks at jobs.
 RESOLVE = ("resolve", "read_nudges", "apply_nudges")
+#: A verb with its steps.
+SPAWN = ("spawn", "insert_chunk", "keep_chunk")
+SUSPEND = ("suspend", "keep_waits")
+REAP = ("reap", "lost_jobs", "end_badly")
+CANCEL = ("cancel", "end_badly", "sweep")
 _LEASES = "%s::uuid[], %s::bigint[], %s::text[]"
 _LEASE = "%s::uuid, %s::bigint, %s::text"
 

@@ -111,7 +111,7 @@ SCENES = [
         "the tree is cancelled while the child completes",
         does.family(1),
         {"operator": does.cancels("parent"), "child": does.completes("child-0")},
-        stops={"operator": ("cancel", "sweep"), "child": ("complete", *steps.RESOLVE)},
+        stops={"operator": steps.CANCEL, "child": ("complete", *steps.RESOLVE)},
         judge=lambda scene, ask: (
             expect(ask, scene.jobs["parent"], "cancelled") + expect(ask, scene.jobs["child-0"], "cancelled", "succeeded")
         ),
@@ -121,7 +121,7 @@ SCENES = [
         "the tree is cancelled while a child spawns children of its own",
         does.family(1),
         {"operator": does.cancels("parent"), "child": does.spawns("child-0")},
-        stops={"operator": ("cancel", "sweep"), "child": ("spawn",)},
+        stops={"operator": steps.CANCEL, "child": steps.SPAWN},
         judge=_nothing_lives,
     ),
     Scenario(
@@ -129,7 +129,7 @@ SCENES = [
         "a job is cancelled while it spawns children itself",
         _with_a_child,
         {"operator": does.cancels("parent"), "parent": does.spawns("parent")},
-        stops={"operator": ("cancel", "sweep"), "parent": ("spawn",)},
+        stops={"operator": steps.CANCEL, "parent": steps.SPAWN},
         judge=_nothing_lives,
     ),
     Scenario(
@@ -145,7 +145,7 @@ SCENES = [
         "the same children are asked for twice at once, since an answer was late",
         lambda scene: does.running(scene, "parent"),
         {"parent": does.spawns("parent"), "again": does.spawns("parent")},
-        stops={"parent": ("spawn",), "again": ("spawn",)},
+        stops={"parent": steps.SPAWN, "again": steps.SPAWN},
         judge=_one_child,
     ),
     Scenario(
@@ -153,7 +153,7 @@ SCENES = [
         "a child's key is that of a job which completes meanwhile",
         _keyed,
         {"parent": _spawns_the_keyed, "stranger": does.completes("stranger")},
-        stops={"parent": ("spawn", "set_watched", "suspend"), "stranger": ("complete", *steps.RESOLVE)},
+        stops={"parent": (*steps.SPAWN, "set_watched", *steps.SUSPEND), "stranger": ("complete", *steps.RESOLVE)},
         judge=_the_parent_goes_on,
     ),
     Scenario(
@@ -169,7 +169,7 @@ SCENES = [
         "the last attempt of a child is reaped while its parent goes to wait",
         _expired,
         {"reaper": _reaped, "parent": does.waits("parent")},
-        stops={"reaper": ("reap", *steps.RESOLVE), "parent": ("suspend",)},
+        stops={"reaper": (*steps.REAP, *steps.RESOLVE), "parent": steps.SUSPEND},
         judge=_the_parent_goes_on,
     ),
 ]

@@ -119,7 +119,7 @@ SCENES = [
         "the parent goes to wait while its only child completes",
         does.family(1, waits=False),
         {"parent": does.waits("parent"), "child": does.completes("child-0")},
-        stops={"parent": ("suspend",), "child": _ENDS},
+        stops={"parent": steps.SUSPEND, "child": _ENDS},
         judge=_goes_on,
     ),
     Scenario(
@@ -135,7 +135,7 @@ SCENES = [
         "the parent goes to wait while its last two children complete",
         does.family(2, waits=False),
         {"parent": does.waits("parent"), "child": does.completes("child-0"), "sibling": does.completes("child-1")},
-        stops={"parent": ("suspend",), "child": ("complete", *steps.RESOLVE), "sibling": ("complete",)},
+        stops={"parent": steps.SUSPEND, "child": ("complete", *steps.RESOLVE), "sibling": ("complete",)},
         judge=_goes_on,
     ),
     Scenario(
@@ -143,7 +143,7 @@ SCENES = [
         "one of two children fails for good while its parent goes to wait, and would hear of that at once",
         does.family(2, policy="fast", waits=False),
         {"parent": does.waits("parent", policy="fast"), "child": does.fails("child-0")},
-        stops={"parent": ("suspend",), "child": ("fail", "nudge_waiters", *steps.RESOLVE)},
+        stops={"parent": steps.SUSPEND, "child": ("fail", "end_badly", "nudge_waiters", *steps.RESOLVE)},
         judge=_goes_on,
     ),
     Scenario(
@@ -165,7 +165,7 @@ SCENES = [
             "parents": _both_wait,
             "children": does.completes("other-child-0", "one-child-0", "other-child-1", "one-child-1"),
         },
-        stops={"parents": ("suspend",), "children": ("complete", *steps.RESOLVE)},
+        stops={"parents": steps.SUSPEND, "children": ("complete", *steps.RESOLVE)},
         judge=_both_go_on,
     ),
     Scenario(
@@ -173,7 +173,7 @@ SCENES = [
         "a job begins to wait for one that is not its child, which completes meanwhile",
         _two_strangers,
         {"parent": _watches, "stranger": does.completes("stranger")},
-        stops={"parent": ("watch", "suspend"), "stranger": ("complete", *steps.RESOLVE)},
+        stops={"parent": ("watch", *steps.SUSPEND), "stranger": ("complete", *steps.RESOLVE)},
         judge=_goes_on,
     ),
     Scenario(

@@ -28,9 +28,7 @@ declare
   moment bigint;
   given record;
   known faultline.calls;
-  fails_saga constant boolean := jsonb_path_exists(
-    record.calls, '$[*] ? (@.kind == "saga" && @.outcome == "failed")'
-  );
+  fails_saga constant boolean := jsonb_path_exists(record.calls, '$[*] ? (@.kind == "saga" && @.outcome == "failed")');
   undoes boolean;
 begin
   perform faultline.require_synchronous_commit();
@@ -55,39 +53,19 @@ begin
       until_seconds float8
     )
   loop
-    if given.until_seconds not between 0 and 315360000 then
-      raise exception 'job %: call %, % "%", cannot wait for % seconds; it can for 0 to 315360000',
-        record.job_id, given.number, given.kind, given.name, given.until_seconds using errcode = 'FL005';
-    end if;
     if given.outcome = 'forgotten' then
       perform faultline.forget_doubtful(record.job_id, given.number);
       continue;
     end if;
+    perform faultline.check_call(record.job_id, given.number, given.kind, given.name, given.outcome, given.until_seconds);
     if (
       given.outcome in ('failed', 'closed') or given.kind = 'race' or (given.kind = 'saga' and given.outcome = 'done')
       or (given.kind = 'signal' and given.error is not null)
     ) then
       moment := coalesce(moment, nextval(pg_get_serial_sequence('faultline.calls', 'id')));
     end if;
-    if given.outcome <> 'closed' and given.kind in ('signal', 'children', 'watch', 'after') then
-      -- How these end is for the database to say, by what it has under the lock.
-      raise exception 'job %: call %, % "%", cannot be recorded as %; % says how it ends',
-        record.job_id, given.number, given.kind, given.name, given.outcome,
-        case given.kind when 'signal' then 'receive' else 'collect_outcomes' end
-        using errcode = 'FL005';
-    end if;
     select c.* into known from faultline.calls c where c.job_id = record.job_id and c.number = given.number;
     if known.id is null then
-      if (
-        given.number ~ '^[0-9]{1,9}([.][0-9]{1,9})*$'
-        and length(given.number) <= 200
-        and length(given.name) between 1 and 200
-        and not faultline.is_unreadable(given.name)
-        and given.kind is not null
-      ) is not true then
-        raise exception 'job %: a call needs a number such as 3 or 3.1, a kind, and a name of 1 to 200 characters without control characters; not "%", %, "%"',
-          record.job_id, given.number, given.kind, given.name using errcode = 'FL005';
-      end if;
       insert into faultline.calls (
         job_id, number, kind, name, digest, fencing_token, begun_at, until, tries, ended_at, ended_moment, outcome, result, error
       )

@@ -35,15 +35,7 @@ declare
 begin
   perform faultline.read_committed('suspend');
   perform faultline.check_leases(suspend.job_ids, suspend.tokens, suspend.owners);
-  if jsonb_typeof(suspend.waits) is distinct from 'array'
-    or jsonb_array_length(suspend.waits) <> cardinality(suspend.job_ids)
-    or exists (
-      select from jsonb_array_elements(suspend.waits) as w (calls)
-      where case when jsonb_typeof(w.calls) = 'array' then jsonb_array_length(w.calls) = 0 else true end
-    )
-  then
-    raise exception 'waits must be an array with one array of calls per lease, none of them empty' using errcode = 'FL005';
-  end if;
+  perform faultline.check_waits(suspend.waits, cardinality(suspend.job_ids));
   perform faultline.require_synchronous_commit();
   select array_agg(h.position), array_agg(h.id), array_agg(h.id) filter (where h.has_asked) into done, ids, takers
   from (
@@ -56,48 +48,7 @@ begin
   ) h;
   if done is not null then
     at := faultline.clock();
-    -- Of those that are new: what was named before there was this rule goes on.
-    perform faultline.check_name('the name of a call', w.name, 200, trimmed => false)
-    from unnest(ids, done) as i (id, position)
-    cross join lateral jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as w (number text, name text)
-    where (coalesce(length(w.name), 0) not between 1 and 200 or faultline.is_unreadable(w.name))
-      and not exists (select from faultline.calls c where c.job_id = i.id and c.number = w.number);
-    insert into faultline.calls (
-      job_id, number, kind, name, digest, fencing_token, begun_at, awaited, together, until, policy, fresh
-    )
-    select
-      i.id, w.number, w.kind, w.name, w.digest, suspend.tokens[i.position], at, true, w.together,
-      coalesce(w.until, at + make_interval(secs => w.seconds)), w.policy, w.fresh
-    from unnest(ids, done) as i (id, position)
-    cross join lateral jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as w (
-      number text, kind text, name text, digest text, seconds float8, until timestamptz, policy text, fresh boolean,
-      together boolean
-    )
-    on conflict (job_id, number) do nothing;
-    -- What was awaited before and is not now; what is awaited now and was known; the time of one that has none yet.
-    update faultline.calls c
-    set awaited = k.awaited, together = k.together, until = coalesce(k.again, k.until)
-    from (
-      select
-        o.ctid, w.number is not null as awaited, w.together,
-        -- A budget gives another moment each time.
-        case when o.number = '0.0.0' then w.until end as again,
-        coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until
-      from unnest(ids, done) as i (id, position)
-      -- Job by job: the planner may take the table for empty, and read all of it first.
-      cross join lateral (
-        select o.ctid, o.number, o.awaited, o.until from faultline.calls o where o.job_id = i.id and o.ended_at is null offset 0
-      ) o
-      left join lateral (
-        select n.* from jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as n (
-          number text, seconds float8, until timestamptz, together boolean
-        )
-        where n.number = o.number
-      ) w on true
-      where o.awaited or w.number is not null
-    ) k
-    where c.ctid = k.ctid
-      and (c.awaited, c.together, c.until) is distinct from (k.awaited, k.together, coalesce(k.again, k.until));
+    perform faultline.keep_waits(ids, done, suspend.tokens, suspend.waits, at);
     -- In a statement of its own, after the lock: it sees all that was committed before we had the lock.
     with looked as materialized (
       select

@@ -21,22 +21,7 @@ create or replace function faultline.claim(
   lower_bounds timestamptz[] default '{}',
   lower_ids uuid[] default '{}',
   syncs boolean default false
-) returns table (
-  job_id uuid,
-  fencing_token faultline.token,
-  task faultline.task_name,
-  args json,
-  attempt smallint,
-  max_attempts faultline.max_attempts,
-  needs_start_record boolean,
-  reaps smallint,
-  priority faultline.priority,
-  next_run_at timestamptz,
-  lease_seconds faultline.lease_seconds,
-  idempotency_key text,
-  in_flow boolean,
-  group_key text
-)
+) returns setof faultline.claimed
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 -- Planning takes as long as claiming thirty jobs, so a session plans once. That plan may be made while the table is

@@ -35,7 +35,6 @@ declare
   permit_queues text[];
   permit_groups text[];
   patience constant text := current_setting('lock_timeout');
-  notify constant text := coalesce(current_setting('faultline.notify', true), '');
   -- Positions of the leases whose rows no other session has locked. Null during the first try.
   free bigint[];
 begin
@@ -99,13 +98,7 @@ begin
   end loop;
   perform faultline.set_current_verb('');
   if permit_queues is not null then
-    if complete.claims then
-      perform set_config('faultline.notify', 'off', true);
-    end if;
-    perform faultline.free_ended(permit_queues, permit_groups);
-    if complete.claims then
-      perform set_config('faultline.notify', notify, true);
-    end if;
+    perform faultline.free_ended(permit_queues, permit_groups, wakes => not complete.claims);
   end if;
   if call_ids is not null or watched is not null then
     perform faultline.nudge_waiters(call_ids, watched);

@@ -26,30 +26,13 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  makes_sense boolean;
   done bigint[];
-  call_ids bigint[];
-  watched uuid[];
-  parents uuid[];
+  -- What has ended and is of a flow, or waited for.
+  ended_badly uuid[];
   unique_ids uuid[];
 begin
   perform faultline.check_leases(fail.job_ids, fail.tokens, fail.owners);
-  begin
-    makes_sense := jsonb_array_length(fail.failures) = cardinality(fail.job_ids)
-      and not exists (
-        select from jsonb_to_recordset(fail.failures) as f ("then" text, delay_seconds float8, calls jsonb)
-        where f."then" is null or f."then" not in ('retry', 'fail', 'cancel') or f.delay_seconds not between 0 and 31536000
-          or jsonb_typeof(f.calls) <> 'array'
-      );
-  exception
-    when data_exception then
-      null;  -- no array, an element that is no object, or a delay that is no number
-  end;
-  if makes_sense is not true then
-    raise exception 'failures must be an array with one {"then": "retry"|"fail"|"cancel"} per lease'
-      using errcode = 'FL005',
-        detail = 'delay_seconds, if given, must be between 0 and 31536000, and calls an array of numbers. Nothing was written.';
-  end if;
+  perform faultline.check_failures(fail.failures, cardinality(fail.job_ids));
   perform faultline.require_synchronous_commit();
   with held as materialized (
     select
@@ -93,7 +76,7 @@ begin
     where j.ctid = held.ctid
     returning
       j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.position,
-      j.claimed_at, held.lease_expires_at, j.renewals, j.flow_id, j.call_id, j.watched, j.unique_key
+      j.claimed_at, held.lease_expires_at, j.renewals, j.flow_id, j.watched, j.unique_key
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -108,17 +91,12 @@ begin
   )
   select
     array_agg(e.position),
-    array_agg(e.call_id) filter (where e.call_id is not null and e.state <> 'queued'),
-    array_agg(e.id) filter (where e.watched and e.state <> 'queued'),
-    array_agg(e.id) filter (where e.flow_id is not null and e.state <> 'queued'),
-    array_agg(e.id) filter (where e.unique_key is not null and e.state = 'queued')
-  into done, call_ids, watched, parents, unique_ids
+    array_agg(e.id) filter (where e.state <> 'queued' and (e.flow_id is not null or e.watched)),
+    array_agg(e.id) filter (where e.state = 'queued' and e.unique_key is not null)
+  into done, ended_badly, unique_ids
   from ended e;
-  if call_ids is not null or watched is not null then
-    perform faultline.nudge_waiters(call_ids, watched, true);
-  end if;
-  if parents is not null then
-    insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);
+  if ended_badly is not null then
+    perform faultline.end_badly(ended_badly);
   end if;
   if unique_ids is not null then
     perform faultline.supersede(unique_ids);

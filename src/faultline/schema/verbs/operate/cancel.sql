@@ -22,8 +22,7 @@ declare
   signed constant jsonb := faultline.signature(cancel.by, cancel.reason);
 begin
   perform faultline.require_synchronous_commit();
-  select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals,
-    j.flow_id, j.call_id, j.watched
+  select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals, j.flow_id, j.watched
   into job
   from faultline.open_jobs j
   where j.id = cancel.job_id and (cancel.only_queues is null or j.queue = any (cancel.only_queues))
@@ -56,13 +55,8 @@ begin
         when 'running' then faultline.lease_details(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'
       end
     );
-    if job.call_id is not null or job.watched then
-      perform faultline.nudge_waiters(array[job.call_id], case when job.watched then array[cancel.job_id] end, true);
-    end if;
-    if job.flow_id is not null then
-      insert into faultline.sweeps (job_id, reason) values (cancel.job_id, case when cancel.undo then 'undo' end);
-    end if;
     if job.flow_id is not null or job.watched then
+      perform faultline.end_badly(array[cancel.job_id], case when cancel.undo then 'undo' end);
       perform faultline.wake_resolvers();
     end if;
     if job.state = 'running' and coalesce(current_setting('faultline.notify', true), '') <> 'off' then

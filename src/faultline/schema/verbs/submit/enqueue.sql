@@ -31,8 +31,6 @@ declare
   is_object boolean;
   why text;
   new_id uuid;
-  chosen text[];
-  woken_before text;
 begin
   begin
     -- As jsonb: PostgreSQL cannot store every escape and number that is valid JSON.
@@ -99,29 +97,7 @@ begin
     enqueue.keep_args, enqueue.queue, enqueue.task, enqueue.args::json
   );
   if due <= at then
-    -- Which workers to wake: see enqueue_many.
-    if late or due < at then
-      -- Once per transaction and position. PostgreSQL removes duplicate notifications too, but only after the work is done.
-      woken_before := current_setting('faultline.woken', true);
-      if woken_before is distinct from concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue) then
-        if exists (select from faultline.workers w where enqueue.queue = any (w.queues)) then
-          perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));
-          perform set_config(
-            'faultline.woken', concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue), true
-          );
-        end if;
-      end if;
-    elsif exists (select from faultline.workers w where enqueue.queue = any (w.sleeping)) then
-      select array(
-        select w.id
-        from faultline.workers w
-        where enqueue.queue = any (w.sleeping)
-          and w.heartbeat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
-        order by random()
-        limit 3
-      ) into chosen;
-      perform faultline.wake(enqueue.queue, enqueue.priority, transaction_timestamp(), nullif(chosen, '{}'), array[new_id]);
-    end if;
+    perform faultline.wake_for_one(new_id, enqueue.queue, enqueue.priority, due, at, late or due < at);
   end if;
   return new_id;
 end

@@ -23,9 +23,7 @@ declare
   ids uuid[];
   queues text[];
   tasks text[];
-  call_ids bigint[];
-  watched uuid[];
-  parents uuid[];
+  ended_badly uuid[];
 begin
   -- Every worker asks every second, and there is rarely anything to do: then this one probe is all it costs.
   if not exists (
@@ -51,7 +49,7 @@ begin
         last_error = 'expired: no worker had claimed it by ' || to_char(j.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
     from late l
     where j.ctid = l.ctid
-    returning j.id, j.queue, j.task, j.fencing_token, j.expires_at, j.flow_id, j.call_id, j.watched
+    returning j.id, j.queue, j.task, j.fencing_token, j.expires_at, j.flow_id, j.watched
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, detail)
@@ -61,17 +59,11 @@ begin
   )
   select
     array_agg(e.id), array_agg(e.queue::text), array_agg(e.task::text),
-    array_agg(e.call_id) filter (where e.call_id is not null),
-    array_agg(e.id) filter (where e.watched),
-    array_agg(e.id) filter (where e.flow_id is not null)
-  into ids, queues, tasks, call_ids, watched, parents
+    array_agg(e.id) filter (where e.flow_id is not null or e.watched)
+  into ids, queues, tasks, ended_badly
   from ended e;
-  if call_ids is not null or watched is not null then
-    perform faultline.nudge_waiters(call_ids, watched, true);
-    perform faultline.wake_resolvers();
-  end if;
-  if parents is not null then
-    insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);
+  if ended_badly is not null then
+    perform faultline.end_badly(ended_badly);
   end if;
   return query select * from unnest(ids, queues, tasks);
 end
