@@ -71,7 +71,7 @@ def http_paths() -> str:
 #: The families of verbs, by the folders of the schema, in the order of a job's life.
 FAMILIES = {
     "submit": "Submit",
-    "lease": "Hold a lease",
+    "lease": "HeldLease a lease",
     "flow": "Flows",
     "limit": "Limits",
     "schedule": "Schedules",

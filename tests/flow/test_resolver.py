@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from faultline.worker.upkeep.maintenance.resolver import Resolver
 
 from faultline import Faultline, Job, JobState
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker.resolver import Resolver
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
 from tests.waiting import auntil
 from tests.worker.working import logged, work
 

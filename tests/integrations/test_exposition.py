@@ -28,8 +28,8 @@ from faultline.integrations.prometheus.serving import Reports, report_to, serve
 from faultline.store import verbs
 from faultline.store.database import Database
 from faultline.store.reads.schedules import STATES
-from faultline.worker import completer
-from faultline.worker.tally import NOTHING, REFUSALS, Report, Tally
+from faultline.worker.base.counters import NOTHING, REFUSALS, Report, Tally
+from faultline.worker.write import completer
 from tests.waiting import free_port, until
 from tests.web.conftest import away
 from tests.web.schedule_scenes import made

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util._once import Once
 
 from faultline.store.reads import views
-from faultline.worker import tracing
+from faultline.worker.run import tracing
 from tests.worker.working import results
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_program_without_opentelemetry_traces_nothing() -> None:
     program = (
         "import sys, faultline, faultline.worker.worker\n"
         "from faultline.app.tracing import enqueuing\n"
-        "from faultline.worker.tracing import configured\n"
+        "from faultline.worker.run.tracing import configured\n"
         "from faultline.core.model import Submission\n"
         "jobs = [Submission('t')]\n"
         "with enqueuing(jobs) as traced: assert traced is jobs\n"

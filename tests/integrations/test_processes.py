@@ -19,7 +19,7 @@ from faultline.core.model import Submission
 from faultline.integrations.prometheus import Board, Exposition
 from faultline.store.reads import overview
 from faultline.store.verbs import limit
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
 from tests.integrations.test_exposition import Samples, number, samples
 from tests.waiting import free_port, until
 from tests.worker.test_processes import children_of, worker

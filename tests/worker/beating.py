@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.host import Host
-from faultline.worker.heartbeat import Heartbeat
-from faultline.worker.hold import Hold
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.heartbeat import Heartbeat
+from faultline.worker.lease.held_lease import HeldLease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +51,12 @@ def heartbeat_on(dsn: str, time: Time) -> Heartbeat:
     return Heartbeat(dsn, "w", ["default"], Host(monotonic=time, pulse=ByHand), Tally(time))
 
 
-def hold_of(queue: Driver, time: Time) -> Hold:
+def hold_of(queue: Driver, time: Time) -> HeldLease:
     queue.enqueue(lease_seconds=LEASE_SECONDS)
-    return Hold(queue.claim_one(), time.now, Tally(time).of("default"))
+    return HeldLease(queue.claim_one(), time.now, Tally(time).of("default"))
 
 
-def renewals(queue: Driver, hold: Hold) -> Any:
+def renewals(queue: Driver, hold: HeldLease) -> Any:
     return queue.job(hold.lease.job_id).renewals
 
 

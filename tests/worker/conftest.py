@@ -12,7 +12,7 @@ from tests.worker.beating import Time, heartbeat_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faultline.worker.heartbeat import Heartbeat
+    from faultline.worker.lease.heartbeat import Heartbeat
 
 
 @pytest.fixture

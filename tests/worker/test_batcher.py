@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from faultline.worker.batcher import Batcher
+from faultline.worker.write.batcher import Batcher
 from tests.worker.working import Moved
 
 if TYPE_CHECKING:

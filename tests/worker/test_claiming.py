@@ -13,7 +13,7 @@ from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import run_on
 from faultline.store.verbs import limit
-from faultline.worker.claiming import Syncing, gather
+from faultline.worker.claim.claim_durability import Syncing, gather
 from faultline_proof.postgres import Postgres
 from tests.worker.test_feed import feed_on
 from tests.worker.working import InFlight, Moved

@@ -7,14 +7,14 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from faultline.worker.upkeep.maintenance.maintenance import Upkeep
 
 from faultline.core.host import Host
 from faultline.core.model import JobState, Retention
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker.heartbeat import Heartbeat
-from faultline.worker.hold import Hold
-from faultline.worker.tally import Tally
-from faultline.worker.upkeep import Upkeep
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.heartbeat import Heartbeat
+from faultline.worker.lease.held_lease import HeldLease
 from tests.worker.beating import ByHand, Time
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Crew:
     def __init__(self, dsn: str, queue: Driver, clock: Clock, time: Time) -> None:
         self._dsn, self._queue, self._clock, self._time = dsn, queue, clock, time
         self._all: dict[str, Heartbeat] = {}
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[str, HeldLease] = {}
 
     def hire(self) -> None:
         for name, seconds in LEASE_SECONDS.items():
@@ -41,7 +41,7 @@ class Crew:
             self._all[name] = Heartbeat(self._dsn, name, ["default"], host, Tally(self._time))
             lease = self._queue.new_lease(worker=name, max_attempts=1, lease_seconds=seconds)
             self._queue.record_start(lease)
-            self._holds[name] = Hold(lease, self._time.now, Tally(self._time).of("default"))
+            self._holds[name] = HeldLease(lease, self._time.now, Tally(self._time).of("default"))
             self._all[name].keep([self._holds[name]])
 
     def work(self, seconds: float, *names: str) -> None:

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from faultline.worker.companion.process.database import Rescue
+from faultline.worker.companion.process.memory import Shared
+from faultline.worker.companion.process.process import Companion, Settings, is_stopped
 
 from faultline import Faultline
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
-from faultline.worker.companion import Companion, Settings, is_stopped
-from faultline.worker.hold import Hold
-from faultline.worker.rescue import Rescue
-from faultline.worker.shared import Shared
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.held_lease import HeldLease
 from tests.waiting import auntil, free_port, until
 from tests.worker import jobs
 from tests.worker.full_disk import full_file_system
@@ -43,7 +43,9 @@ def succeeded(queue: Driver, *jobs: object) -> bool:
 
 def companion_of(pid: int) -> int | None:
     found = [
-        child for child in children_of(pid) if b"faultline.worker.companion" in Path(f"/proc/{child}/cmdline").read_bytes()
+        child
+        for child in children_of(pid)
+        if b"faultline.worker.companion.process" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
     return found[0] if found else None
 
@@ -255,11 +257,11 @@ def settings(**words: object) -> Settings:
     return Settings(**{**common, "grace_seconds": 0.0, "owns_process": False, "logs": True, **words})  # type: ignore[arg-type]
 
 
-def held(queue: Driver, shared: Shared, number: int) -> list[Hold]:
+def held(queue: Driver, shared: Shared, number: int) -> list[HeldLease]:
     for _ in range(number):
         queue.enqueue(lease_seconds=30)
     leases = queue.run(verbs.claim("default", owner="w/7", max_jobs=number))
-    holds = [Hold(lease, 0.0, Tally(time.monotonic).of("default")) for lease in leases]
+    holds = [HeldLease(lease, 0.0, Tally(time.monotonic).of("default")) for lease in leases]
     shared.enter(holds, 7)
     return holds
 
@@ -366,7 +368,7 @@ def test_an_outage_is_told_of_once_and_so_is_its_end(
             if asked <= 3:
                 raise DatabaseUnavailable("the server is away")
 
-    monkeypatch.setattr("faultline.worker.rescue.Rescue", Away)
+    monkeypatch.setattr("faultline.worker.companion.database.Rescue", Away)
     now = 100.0
     shared = Shared.create(10)
     shared.set_loop_timeout(inf)

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from faultline.worker.companion.process.client import Standby
+from faultline.worker.companion.process.memory import BEGUN, Shared
+from faultline.worker.companion.process.process import LOOK_SECONDS, Companion, is_stopped
 
 from faultline.core.dsn import LiveDsn
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Lease
-from faultline.worker.companion import LOOK_SECONDS, Companion, is_stopped
-from faultline.worker.hold import Hold
-from faultline.worker.shared import BEGUN, Shared
-from faultline.worker.standby import Standby
-from faultline.worker.tally import Tally
-from faultline.worker.unstarted import Unstarted
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.write.release_unstarted import Unstarted
 from tests.waiting import until
 from tests.worker.test_companion import settings
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def hold(number: int = 1, task: str = "t") -> Hold:
+def hold(number: int = 1, task: str = "t") -> HeldLease:
     lease = Lease(UUID(int=number), 1, task, {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/7")
-    return Hold(lease, 0.0, Tally(time.monotonic).of("default"))
+    return HeldLease(lease, 0.0, Tally(time.monotonic).of("default"))
 
 
 # The companion
@@ -222,7 +222,7 @@ def made(**words: Any) -> Ending:
     return Ending(words.pop("dsn", ""), "w", **{**common, **words})
 
 
-def taken(standby: Standby, number: int = 1) -> Hold:
+def taken(standby: Standby, number: int = 1) -> HeldLease:
     one = hold(number)
     standby.claim_sent(0, 7)
     standby.took(0, [one])
@@ -379,9 +379,9 @@ class Scene:
     unanswered = 1
 
     def __init__(self) -> None:
-        self.dropped: list[Hold] = []
+        self.dropped: list[HeldLease] = []
         self.drop = self.dropped.extend
-        self.released: list[Hold] = []
+        self.released: list[HeldLease] = []
         self.asked = self.too_early = 0
         self.held: set[Lease] = set()
 

@@ -18,12 +18,12 @@ from faultline.core.model import Failure, Lease
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.install import migrate
 from faultline.store.translation import is_ours_to_mend
-from faultline.worker.batcher import Batcher
-from faultline.worker.completer import Completer
-from faultline.worker.endings import Completed, Ending, Failed, Released
-from faultline.worker.hold import Hold
-from faultline.worker.leases import Leases
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.lease.lease_table import Leases
+from faultline.worker.write.batcher import Batcher
+from faultline.worker.write.completer import Completer
+from faultline.worker.write.endings import Completed, Ending, Failed, Released
 from tests.versions import note_another_text
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, logged, results, work
@@ -317,10 +317,10 @@ class OutOfHands(Leases):
     """Notes which leases were dropped."""
 
     def __init__(self) -> None:
-        self.holds: list[Hold] = []
+        self.holds: list[HeldLease] = []
         self.permits = None
 
-    def drop(self, holds: Sequence[Hold]) -> None:
+    def drop(self, holds: Sequence[HeldLease]) -> None:
         self.holds.extend(holds)
 
 
@@ -350,8 +350,8 @@ def settle(
     return [queue.state(job_id) for job_id in ids]
 
 
-def hold(lease: Lease) -> Hold:
-    return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+def hold(lease: Lease) -> HeldLease:
+    return HeldLease(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
 
 def test_a_failure_that_cannot_be_encoded_is_written_plainly_and_the_others_as_they_are(dsn: str, queue: Driver) -> None:
@@ -376,7 +376,7 @@ def test_a_release_that_the_database_refuses_is_written_plainly_and_the_others_a
 
 def test_a_job_to_be_given_back_that_may_have_ended_is_looked_for_first(dsn: str, queue: Driver) -> None:
     """Held, completed by the attempt itself, and lost to another worker: each is told as what it is."""
-    holds: list[Hold] = []
+    holds: list[HeldLease] = []
 
     def endings(leases: list[Lease]) -> list[Ending]:
         holds.extend(hold(lease) for lease in leases)

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from faultline import BlockingJob, Faultline, Job
 from faultline.store.database import Database
 from faultline.store.reads import views
-from faultline.worker.databases import Connections
+from faultline.worker.base.databases import Connections
 from faultline_proof.proxy import Moment, Proxy
 from tests.worker.working import PATIENCE, results, work
 

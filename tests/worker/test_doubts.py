@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from faultline.store import verbs
-from faultline.worker.doubts import Doubts
+from faultline.worker.lease.cancellation_checks import CancellationChecks
 from tests.worker.beating import Time, hold_of, renewals
 
 if TYPE_CHECKING:
-    from faultline.worker.heartbeat import Heartbeat
+    from faultline.worker.lease.heartbeat import Heartbeat
     from tests.driver import Driver
 
 
@@ -42,7 +42,7 @@ def test_a_job_that_is_cancelled_before_the_answer_to_its_claim_has_come_is_lost
 
 
 def test_of_a_flood_of_cancelled_jobs_the_last_ones_are_remembered(queue: Driver, time: Time) -> None:
-    first, last, doubts = hold_of(queue, time).lease, hold_of(queue, time).lease, Doubts()
+    first, last, doubts = hold_of(queue, time).lease, hold_of(queue, time).lease, CancellationChecks()
     doubts.add({first.job_id}, [])
     for _ in range(30):
         doubts.add({uuid4() for _ in range(100)}, [])
@@ -77,7 +77,7 @@ def test_a_lease_is_looked_at_by_its_token_and_owner(queue: Driver, heartbeat: H
 
 
 def test_a_flood_of_lies_costs_one_look_a_second_for_each_lease(queue: Driver, time: Time) -> None:
-    lease, doubts, looks = hold_of(queue, time).lease, Doubts(), 0
+    lease, doubts, looks = hold_of(queue, time).lease, CancellationChecks(), 0
 
     for tenth in range(40):
         doubts.add({lease.job_id}, [lease])

@@ -349,8 +349,8 @@ def test_a_failure_is_logged_with_all_that_is_needed_to_find_it(app: Faultline, 
 def test_an_async_task_that_swallows_being_cancelled_is_left_behind(
     app: Faultline, queue: Driver, how: str, monkeypatch: pytest.MonkeyPatch, log: io.StringIO
 ) -> None:
-    monkeypatch.setattr("faultline.worker.hold.LEAVE_SECONDS", 0.2)
-    monkeypatch.setattr("faultline.worker.executor.LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr("faultline.worker.lease.held_lease.LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr("faultline.worker.run.executor.LEAVE_SECONDS", 0.2)
     release, started, ended, tried = asyncio.Event(), asyncio.Event(), asyncio.Event(), []
 
     async def swallow() -> None:

@@ -17,11 +17,11 @@ from faultline.core.host import Host
 from faultline.core.model import Bound, Lease, Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker.company import Company
-from faultline.worker.feed import Feed
-from faultline.worker.hold import Hold
-from faultline.worker.notifier import Hint
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.claim.feed import Feed
+from faultline.worker.claim.notifier import Hint
+from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.run.crash_quarantine import CrashQuarantine
 from tests.worker.working import InFlight, Moved
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def held(*, reaps: int = 0) -> Hold:
+def held(*, reaps: int = 0) -> HeldLease:
     lease = Lease(
         job_id=uuid4(),
         fencing_token=1,
@@ -50,10 +50,10 @@ def held(*, reaps: int = 0) -> Hold:
         in_flow=False,
         group=None,
     )
-    return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+    return HeldLease(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
 
-def admitted(company: Company[int], reaps: int, concurrency: int = 64) -> int:
+def admitted(company: CrashQuarantine[int], reaps: int, concurrency: int = 64) -> int:
     """How many jobs that were reaped so often may run at once."""
     count = 0
     while count < concurrency and company.admits(held(reaps=reaps), concurrency, 0):
@@ -63,11 +63,11 @@ def admitted(company: Company[int], reaps: int, concurrency: int = 64) -> int:
 
 
 def test_a_job_that_was_reaped_has_less_and_less_company() -> None:
-    assert [admitted(Company[int](), reaps) for reaps in (0, 1, 2, 3, 9)] == [64, 16, 4, 1, 1]
+    assert [admitted(CrashQuarantine[int](), reaps) for reaps in (0, 1, 2, 3, 9)] == [64, 16, 4, 1, 1]
 
 
 def test_after_three_crashes_no_other_marked_job_runs_beside_it() -> None:
-    company, suspect = Company[int](), held(reaps=3)
+    company, suspect = CrashQuarantine[int](), held(reaps=3)
     company.enter(suspect.lease)
 
     assert not company.admits(held(), 64, 0)
@@ -77,7 +77,7 @@ def test_after_three_crashes_no_other_marked_job_runs_beside_it() -> None:
 
 
 def test_it_waits_for_the_marked_ones_that_run_and_no_new_ones_pass_it() -> None:
-    company, running, suspect = Company[int](), held(), held(reaps=3)
+    company, running, suspect = CrashQuarantine[int](), held(), held(reaps=3)
     company.enter(running.lease)
 
     assert not company.admits(suspect, 64, 0)
@@ -88,7 +88,7 @@ def test_it_waits_for_the_marked_ones_that_run_and_no_new_ones_pass_it() -> None
 
 
 def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
-    company, running, suspect = Company[int](), held(), held(reaps=3)
+    company, running, suspect = CrashQuarantine[int](), held(), held(reaps=3)
     company.enter(running.lease)
     assert not company.admits(suspect, 64, 0)
 
@@ -105,16 +105,16 @@ class Around:
 
     def __init__(self, *, hints_may_be_missed: bool) -> None:
         self.hints_may_be_missed = hints_may_be_missed
-        self.given_back: list[Hold] = []
+        self.given_back: list[HeldLease] = []
 
     def owner_of_claim(self, _: str) -> str:
         return "w/1"
 
-    def took(self, _: str, __: list[Hold]) -> None: ...
+    def took(self, _: str, __: list[HeldLease]) -> None: ...
 
-    def start(self, _: Hold, __: Feed) -> None: ...
+    def start(self, _: HeldLease, __: Feed) -> None: ...
 
-    def release(self, holds: list[Hold]) -> None:
+    def release(self, holds: list[HeldLease]) -> None:
         self.given_back.extend(holds)
 
     def rests(self, _: str) -> bool:
@@ -134,7 +134,7 @@ def feed_on(database: AsyncDatabase, *, hints_may_be_missed: bool = True, around
         unstarted=around,
         hints=around,
         poll=None,
-        company=Company(),
+        company=CrashQuarantine(),
         chance=random.Random(1),
         tally=Tally(lambda: 0.0),
     )

@@ -12,11 +12,11 @@ import pytest
 
 from faultline import Faultline, JobState, Processes
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker import task_process_main
-from faultline.worker.completer import Completer
-from faultline.worker.endings import Completed, Ending
-from faultline.worker.hold import Hold
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.run.processes import main
+from faultline.worker.write.completer import Completer
+from faultline.worker.write.endings import Completed, Ending
 from tests.waiting import until
 from tests.worker import computing
 from tests.worker.test_feed import feed_on
@@ -150,16 +150,16 @@ def test_a_process_measures_its_memory_only_for_a_task_with_a_limit(
         looked.append(1)
         return 2 * 1024 * 1024
 
-    monkeypatch.setattr(task_process_main, "memory_bytes", memory_bytes)
+    monkeypatch.setattr(main, "memory_bytes", memory_bytes)
 
-    assert task_process_main.is_spent(limits, jobs) is spent
+    assert main.is_spent(limits, jobs) is spent
     assert len(looked) == measured
 
 
 class Kept:
     permits = None
 
-    def drop(self, holds: Sequence[Hold]) -> None: ...
+    def drop(self, holds: Sequence[HeldLease]) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_an_ending_that_something_waits_for_is_written_at_once(
         assert runner.run(story()) == (JobState.RUNNING if waits else JobState.SUCCEEDED, JobState.SUCCEEDED)
 
 
-def changed(lease: Lease, *, lost: str | None = None, **words: Any) -> Hold:
-    hold = Hold(replace(lease, **words), 0.0, Tally(lambda: 0.0).of("default"))
+def changed(lease: Lease, *, lost: str | None = None, **words: Any) -> HeldLease:
+    hold = HeldLease(replace(lease, **words), 0.0, Tally(lambda: 0.0).of("default"))
     hold.lost = lost
     return hold

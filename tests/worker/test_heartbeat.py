@@ -15,10 +15,10 @@ import pytest
 
 from faultline.core.host import Host
 from faultline.core.running import running
-from faultline.worker.heartbeat import Heartbeat
-from faultline.worker.hold import Hold
-from faultline.worker.pulse import Thread
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.heartbeat import Heartbeat
+from faultline.worker.lease.heartbeat_thread import Thread
+from faultline.worker.lease.held_lease import HeldLease
 from tests.waiting import auntil
 from tests.worker.beating import LEASE_SECONDS, NOWHERE, ByHand, Time, heartbeat_on, hold_of, renewals, session_of
 from tests.worker.working import PATIENCE
@@ -86,7 +86,7 @@ def test_a_loop_is_blocked_by_the_job_whose_code_it_runs_also_in_a_task_that_the
     holds[0].attempt = own  # type: ignore[assignment]
     started.run(running.set, holds[1])
 
-    def blocker(task: object) -> Hold | None:
+    def blocker(task: object) -> HeldLease | None:
         monkeypatch.setattr(asyncio, "current_task", lambda _: task)
         return heartbeat._blocker()  # noqa: SLF001 - a loop that is blocked for seconds shows it otherwise
 
@@ -225,7 +225,7 @@ def test_a_lease_is_let_go_in_time_while_a_beat_hangs(dsn: str, queue: Driver, s
 
     async def story() -> float:
         beating = Heartbeat(dsn, "w", ["default"], Host(), Tally(monotonic))
-        hold = Hold(lease, monotonic(), Tally(monotonic).of("default"))
+        hold = HeldLease(lease, monotonic(), Tally(monotonic).of("default"))
         beating.keep([hold])
         begun = monotonic()
         beating.start()
@@ -349,7 +349,7 @@ def test_a_beat_without_an_answer_is_given_up_long_before_the_leases_run_out(que
     """As after the loss of a primary: its host says nothing any more, and another one is being promoted."""
     beating = Heartbeat(dsn, "w", ["default"], Host(pulse=ByHand), Tally(monotonic))
     queue.enqueue(lease_seconds=LEASE_SECONDS)
-    hold = Hold(queue.claim_one(), monotonic(), Tally(monotonic).of("default"))
+    hold = HeldLease(queue.claim_one(), monotonic(), Tally(monotonic).of("default"))
     beating.keep([hold])
     beating.tick()
     pid = session_of(queue)

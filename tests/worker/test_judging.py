@@ -9,7 +9,7 @@ import pytest
 from tests.worker.beating import Time, hold_of, session_of
 
 if TYPE_CHECKING:
-    from faultline.worker.heartbeat import Heartbeat
+    from faultline.worker.lease.heartbeat import Heartbeat
     from tests.driver import Driver, Sessions
 
 

@@ -14,7 +14,7 @@ import pytest
 import faultline
 from faultline import ConfigError, Faultline, Job
 from faultline.testing import drain
-from faultline.worker import lifespan
+from faultline.worker.run import lifespan
 from tests.worker.working import logged, results, work
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker.notifier import Notifier
+from faultline.worker.claim.notifier import Notifier
 
 ID = "0190b2a6-5d0e-7000-8000-000000000001"
 HINT = '"queue": "mail", "priority": 0, "run_at": "2030-01-01T00:00:00+00:00"'

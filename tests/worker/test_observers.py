@@ -10,7 +10,7 @@ import pytest
 
 from faultline import Faultline, Job, JobFailed
 from faultline.testing import drain
-from faultline.worker import observing
+from faultline.worker.write import observers
 from tests.waiting import auntil
 from tests.worker.working import logged, results, work
 
@@ -137,7 +137,7 @@ def test_an_observer_that_raises_changes_nothing(app: Faultline, log: io.StringI
 def test_an_observer_that_hangs_holds_up_nothing(
     app: Faultline, log: io.StringIO, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(observing, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(observers, "CALL_SECONDS", 0.1)
     over, seen = threading.Event(), []
 
     async def ahangs(job: Attempt) -> None:
@@ -177,7 +177,7 @@ def test_an_observer_that_hangs_holds_up_nothing(
 def test_observers_that_are_too_slow_miss_some_and_that_is_logged(
     app: Faultline, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "WAITING_MAX", 2)
+    monkeypatch.setattr(observers, "WAITING_MAX", 2)
     gate, seen = asyncio.Event(), []
 
     @app.on_start

@@ -15,9 +15,9 @@ from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.core.model import Bound
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker.notifier import Notifier
-from faultline.worker.poll import Poll
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.claim.notifier import Notifier
+from faultline.worker.claim.poll import Poll
 from tests.worker.test_feed import feed_on, pass_by
 from tests.worker.working import PATIENCE, InFlight, Moved
 

@@ -13,10 +13,10 @@ import pytest
 from faultline import Faultline, Job, JobState, Snooze
 from faultline.core.model import Lease
 from faultline.store.reads import overview
-from faultline.worker.endings import Failed, Released
-from faultline.worker.hold import Hold
-from faultline.worker.releases import UNFIT_SECONDS_MAX, PuttingOff, Releases
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.write.endings import Failed, Released
+from faultline.worker.write.release_policy import UNFIT_SECONDS_MAX, PuttingOff, Releases
 from tests.waiting import auntil
 from tests.worker.misfortunes import Scene, conflict
 from tests.worker.working import logged, results, work
@@ -84,11 +84,11 @@ def test_a_worker_tells_which_tasks_it_knows(app: Faultline, queue: Driver) -> N
     assert work(app, until_told) == ["faultline.flow", "mail", "pay"]
 
 
-def held(token: int = 1, *, attempt: int = 1, max_attempts: int = 2) -> Hold:
+def held(token: int = 1, *, attempt: int = 1, max_attempts: int = 2) -> HeldLease:
     lease = Lease(
         UUID(int=1), token, "t", {}, attempt, max_attempts, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1"
     )
-    return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+    return HeldLease(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
 
 def delay(ending: Released | Failed) -> float:
@@ -121,7 +121,7 @@ def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
     counts = Tally(lambda: 0.0).of("default")
     rest: tuple[Any, ...] = ("t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1")
 
-    delays = [delay(releases.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), [])) for n in range(10_000)]
+    delays = [delay(releases.unknown_task(HeldLease(Lease(UUID(int=n), 1, *rest), 0.0, counts), [])) for n in range(10_000)]
 
     assert delays[49] < 1
     assert 7 < delays[999] < 13
@@ -132,7 +132,7 @@ def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log:
     now = [100.0]
     releases = Releases(random.Random(1), lambda: now[0])
     lease = Lease(UUID(int=1), 1, "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1")
-    hold = Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+    hold = HeldLease(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
     for seconds in (0, 1, 58, 2, 1):
         now[0] += seconds

@@ -12,11 +12,11 @@ import pytest
 
 from faultline import Faultline
 from faultline.core.model import Lease
-from faultline.worker.endings import Completed, Ending
-from faultline.worker.executor import Executor
-from faultline.worker.hold import Hold
-from faultline.worker.stop import Stop
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.lease.stop import Stop
+from faultline.worker.run.executor import Executor
+from faultline.worker.write.endings import Completed, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def app() -> Faultline:
     return Faultline("postgresql://127.0.0.1:1/nothing")
 
 
-def held(task: str) -> Hold:
+def held(task: str) -> HeldLease:
     lease = Lease(
         job_id=uuid4(),
         fencing_token=1,
@@ -48,18 +48,18 @@ def held(task: str) -> Hold:
         in_flow=False,
         group=None,
     )
-    return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+    return HeldLease(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
 
 class Line:
     """All that an executor works with: what waits, in order, and what became of it."""
 
     shared = engine = None
-    within: set[Hold] | None = None
+    within: set[HeldLease] | None = None
     computing = queued = 0
 
     def __init__(self, app: Faultline, tasks: list[str]) -> None:
-        self.waiting: Iterator[Hold] = iter([held(task) for task in tasks])
+        self.waiting: Iterator[HeldLease] = iter([held(task) for task in tasks])
         self.endings: list[Ending | None] = []
         line: Any = self
         stop = Stop("w", line, app.host.monotonic, abandoned_threads_max=20)
@@ -74,23 +74,23 @@ class Line:
             await asyncio.wait(self._executor._runners)  # noqa: SLF001
         return runners
 
-    def follow(self) -> Hold | None:
+    def follow(self) -> HeldLease | None:
         return next(self.waiting, None)
 
     def finished(self, lease: Lease) -> None: ...
 
-    async def mark(self, _: Hold) -> bool:
+    async def mark(self, _: HeldLease) -> bool:
         raise AssertionError("no start is to be marked here")
 
-    def in_doubt(self, _: Hold) -> bool:
+    def in_doubt(self, _: HeldLease) -> bool:
         return False
 
-    def ended(self, hold: Hold) -> None: ...
+    def ended(self, hold: HeldLease) -> None: ...
 
     def put(self, ending: Ending) -> None:
         self.endings.append(ending)
 
-    def nothing_to_write(self, _: Hold) -> None:
+    def nothing_to_write(self, _: HeldLease) -> None:
         self.endings.append(None)
 
 

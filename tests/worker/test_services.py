@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from faultline.worker.services import Services
+from faultline.worker.base.background_tasks import BackgroundTasks
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, work
 
@@ -67,7 +67,7 @@ def test_a_service_that_raises_is_started_again_and_one_that_is_done_is_not(capl
         runs.append("is done")
 
     async def main() -> None:
-        services = Services("w1")
+        services = BackgroundTasks("w1")
         services.start(raises, is_done)
         async with asyncio.timeout(PATIENCE):
             await auntil(lambda: runs.count("raises") >= 2)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from faultline.worker.companion.process.memory import BEGUN, ENDED, NamelessFile, Shared
 
-from faultline.worker import health
-from faultline.worker.hold import Hold
-from faultline.worker.shared import BEGUN, ENDED, NamelessFile, Shared
+from faultline.worker.companion.process import health
+from faultline.worker.lease.held_lease import HeldLease
 from tests.worker.full_disk import full_file_system
 from tests.worker.test_companion_guards import hold
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Left(Hold):
+class Left(HeldLease):
     """Another thread lets go of it while it is looked at."""
 
     looks: int

@@ -17,14 +17,14 @@ from uuid import UUID
 import pytest
 
 from faultline.core.model import Lease
-from faultline.worker.company import Company
-from faultline.worker.feed import Feed
-from faultline.worker.hints import Hints
-from faultline.worker.tally import Tally
+from faultline.worker.base.counters import Tally
+from faultline.worker.claim.feed import Feed
+from faultline.worker.claim.wakeups import Hints
+from faultline.worker.run.crash_quarantine import CrashQuarantine
 from faultline_proof.world.loop import VirtualLoop
 
 if TYPE_CHECKING:
-    from faultline.worker.notifier import Notifier
+    from faultline.worker.claim.notifier import Notifier
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 SECONDS = 4.0
@@ -153,7 +153,7 @@ class World:
             unstarted=around,
             hints=hints,
             poll=None,
-            company=Company(),
+            company=CrashQuarantine(),
             chance=self.chance,
             tally=Tally(EPOCH.timestamp),
         )

@@ -10,8 +10,8 @@ from faultline.app.outcomes import Cancel, Snooze
 from faultline.core import buckets
 from faultline.core.host import Host
 from faultline.store.reads import overview
-from faultline.worker.heartbeat import Heartbeat
-from faultline.worker.tally import Tally, summed
+from faultline.worker.base.counters import Tally, summed
+from faultline.worker.lease.heartbeat import Heartbeat
 from tests.waiting import auntil
 from tests.worker.working import results
 

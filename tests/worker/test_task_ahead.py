@@ -17,13 +17,13 @@ import pytest
 
 from faultline import Processes
 from faultline.core.running import job_fields
-from faultline.worker import task_process, task_processes
-from faultline.worker.endings import TimedOut
-from faultline.worker.process_reset import Surroundings
-from faultline.worker.task_answers import value_of
-from faultline.worker.task_process import ProcessDied
-from faultline.worker.task_process_main import _Jobs, _run, _Runner, _Wire
-from faultline.worker.task_processes import TaskProcesses
+from faultline.worker.run.processes import task_process, task_processes
+from faultline.worker.run.processes.answers import value_of
+from faultline.worker.run.processes.main import _Jobs, _run, _Runner, _Wire
+from faultline.worker.run.processes.reset import Surroundings
+from faultline.worker.run.processes.task_process import ProcessDied
+from faultline.worker.run.processes.task_processes import TaskProcesses
+from faultline.worker.write.endings import TimedOut
 from tests.waiting import auntil
 from tests.worker import computing
 from tests.worker.test_runner import Line, held
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from faultline.app.tasks import Task
-    from faultline.worker.hold import Hold
+    from faultline.worker.lease.held_lease import HeldLease
 
 PATIENCE = 90.0
 LARGE = "x" * 1_000_000
@@ -53,7 +53,7 @@ class Jobs(Line):
         hold.lease.args, hold.lease.max_attempts = args, self.max_attempts
         return asyncio.create_task(self._result(hold, computing.app.tasks[task], limit))
 
-    async def _result(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
+    async def _result(self, hold: HeldLease, task: Task[..., Any], limit: float | None) -> Any:
         return value_of(await self.processes.run(hold, task, limit, self), task)
 
     async def started(self, task: str, file: Path, limit: float | None = None) -> asyncio.Task[Any]:

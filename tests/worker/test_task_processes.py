@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import BlockingJob, ConfigError, Faultline, Processes
-from faultline.worker import task_process, task_processes
+from faultline.worker.run.processes import task_process, task_processes
 from tests.waiting import auntil, until
 from tests.worker import computing
 from tests.worker.working import PATIENCE, results, work
@@ -323,7 +323,7 @@ def test_a_machine_that_cannot_start_a_process_uses_up_no_attempt(
     def no_room(*_: Any, **__: Any) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("faultline.worker.task_process.subprocess.Popen", no_room)
+    monkeypatch.setattr("faultline.worker.run.processes.task_process.subprocess.Popen", no_room)
     monkeypatch.setattr(task_processes, "_AGAIN_SECONDS", 60.0)
     handle = computing.twice.enqueue()
 

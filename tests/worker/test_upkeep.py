@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from faultline.worker.upkeep.maintenance.maintenance import Upkeep
 
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.core.model import JobState, Retention, Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
-from faultline.worker.tally import Tally
-from faultline.worker.upkeep import Upkeep
+from faultline.worker.base.counters import Tally
 from tests.worker.working import InFlight, Moved, logged
 
 if TYPE_CHECKING:

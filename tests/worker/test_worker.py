@@ -14,7 +14,7 @@ from faultline import BlockingJob, ConfigError, Faultline, JobState
 from faultline.core.errors import SchemaMissing, StatementTimeout
 from faultline.core.faults import Faults
 from faultline.core.host import Host
-from faultline.worker import feed
+from faultline.worker.claim import feed
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
@@ -316,8 +316,8 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
     async def late(name: str) -> None:
         order.append(name)
 
-    from faultline.worker.hold import Hold  # noqa: PLC0415
-    from faultline.worker.tally import Tally  # noqa: PLC0415
+    from faultline.worker.base.counters import Tally  # noqa: PLC0415
+    from faultline.worker.lease.held_lease import HeldLease  # noqa: PLC0415
     from faultline.worker.worker import Worker  # noqa: PLC0415
 
     async def story() -> None:
@@ -329,7 +329,7 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
             for name, priority in (("later", 0), ("urgent", -5)):
                 queue.enqueue("late", {"name": name}, priority=priority)
                 (lease,) = queue.claim(1)
-                feed.put([Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))])
+                feed.put([HeldLease(lease, 0.0, Tally(lambda: 0.0).of("default"))])
             going_on.set()
             await auntil(lambda: len(order) >= 3)
         await app.async_database.close()

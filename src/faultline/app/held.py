@@ -1,4 +1,4 @@
-"""What a running job needs of its lease. A worker's `Hold` implements it, so `app` does not import the worker."""
+"""What a running job needs of its lease. A worker's `HeldLease` implements it, so `app` does not import the worker."""
 
 from __future__ import annotations
 

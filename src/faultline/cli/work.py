@@ -70,9 +70,9 @@ def _named(application: str, queues: dict[str, int]) -> list[str]:
 def _reach(app: Faultline) -> None:
     import asyncio  # noqa: PLC0415 - late, so that --help is quick
 
-    from faultline.worker.reaching import reach  # noqa: PLC0415
+    from faultline.worker.base.databases import check_reachable  # noqa: PLC0415
 
-    asyncio.run(reach(app))
+    asyncio.run(check_reachable(app))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _Serving:
 
 
 def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:
-    from faultline.worker.exits import CLOSE_SECONDS, end_after  # noqa: PLC0415
+    from faultline.worker.base.force_exit import CLOSE_SECONDS, end_after  # noqa: PLC0415
     from faultline.worker.process import run_until_signalled  # noqa: PLC0415
 
     stack, settings = contextlib.ExitStack(), serving.settings
@@ -127,7 +127,7 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
 
 
 def _run_several(command: list[str], serving: _Serving) -> int:
-    from faultline.worker import health  # noqa: PLC0415
+    from faultline.worker.companion.process import health  # noqa: PLC0415
     from faultline.worker.process import Supervisor  # noqa: PLC0415
 
     settings = serving.settings

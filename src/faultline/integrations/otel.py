@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from faultline.app.outcomes import Outcome
 from faultline.core import events
 from faultline.store.reads import views
-from faultline.worker.endings import Failed
+from faultline.worker.write.endings import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease, Submission
     from faultline.store.async_database import AsyncDatabase
-    from faultline.worker.endings import Ending
-    from faultline.worker.hold import Hold
+    from faultline.worker.lease.held_lease import Hold
+    from faultline.worker.write.endings import Ending
 
 _NAME = "faultline"
 

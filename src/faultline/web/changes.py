@@ -22,7 +22,7 @@ from faultline.core.model import JobState
 from faultline.store.reads import changes, overview
 from faultline.store.verbs import sample
 from faultline.web.problems import Problem
-from faultline.worker.notifier import Notifier
+from faultline.worker.claim.notifier import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

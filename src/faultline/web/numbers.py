@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from faultline.integrations.prometheus import Board, Exposition, serve
 from faultline.integrations.prometheus.exposition import QUEUES_MAX
 from faultline.store.database import Database
-from faultline.worker.tally import NOTHING
+from faultline.worker.base.counters import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from faultline.worker.tally import Report
+    from faultline.worker.base.counters import Report
 
 
 #: Prometheus waits 10 seconds at most.

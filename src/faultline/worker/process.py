@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.worker.exits import CLOSE_SECONDS, end, end_after
-from faultline.worker.shared import NamelessFile
+from faultline.worker.base.force_exit import CLOSE_SECONDS, end, end_after
+from faultline.worker.companion.process.memory import NamelessFile
 from faultline.worker.signals import SIGNALS, restore_signals, stop_on_signals
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.worker.shared import nameless_file
+from faultline.worker.companion.process.memory import nameless_file
 
 if TYPE_CHECKING:
     import asyncio
@@ -91,7 +91,7 @@ def restore_signals() -> None:
 
 
 def _before_fork() -> None:
-    """Hold signals back until the child has its own handlers: until then it would act as the worker."""
+    """HeldLease signals back until the child has its own handlers: until then it would act as the worker."""
     if _taken is not None:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 

@@ -17,42 +17,42 @@ from faultline.core import events, forks
 from faultline.core.errors import ConfigError, SetupError
 from faultline.core.model import Retention
 from faultline.core.settings import WorkerSettings, check_options, whole
-from faultline.worker import leaving, poll, tracing
-from faultline.worker.announcing import Announcing, Subscribing
-from faultline.worker.company import Company
-from faultline.worker.completer import Completer
-from faultline.worker.databases import Connections, Databases
-from faultline.worker.declaring import Declaring
-from faultline.worker.executor import Executor
-from faultline.worker.feed import CLAIM_MAX, Feed
-from faultline.worker.heartbeat import Heartbeat
-from faultline.worker.hints import Hints
-from faultline.worker.leases import Leases
-from faultline.worker.lifespan import Lifespans, StoppedEarly
-from faultline.worker.loop_tick import LoopTick
-from faultline.worker.marks import Marks
-from faultline.worker.namesakes import log_namesakes
-from faultline.worker.observing import Observers
-from faultline.worker.permits import Permits
-from faultline.worker.poll import Poll
-from faultline.worker.reaching import reached
-from faultline.worker.recycling import Recycling
-from faultline.worker.replaced import Replaced
-from faultline.worker.resolver import Resolver
-from faultline.worker.scheduler import Scheduler
-from faultline.worker.services import Services
-from faultline.worker.standby import Standby
-from faultline.worker.stop import Stop
-from faultline.worker.tally import Tally
-from faultline.worker.unstarted import Unstarted
-from faultline.worker.upkeep import Upkeep
+from faultline.worker.base.background_tasks import BackgroundTasks
+from faultline.worker.base.counters import Tally
+from faultline.worker.base.databases import Connections, Databases, wait_until_reachable
+from faultline.worker.claim import poll
+from faultline.worker.claim.feed import CLAIM_MAX, Feed
+from faultline.worker.claim.poll import Poll
+from faultline.worker.claim.wakeups import Hints
+from faultline.worker.companion.process.client import Standby
+from faultline.worker.companion.process.loop_watchdog import LoopTick
+from faultline.worker.lease.heartbeat import Heartbeat
+from faultline.worker.lease.lease_table import Leases
+from faultline.worker.lease.permits import Permits
+from faultline.worker.lease.stop import Stop, log_left
+from faultline.worker.run import tracing
+from faultline.worker.run.crash_quarantine import CrashQuarantine
+from faultline.worker.run.executor import Executor
+from faultline.worker.run.lifespan import Lifespans, StoppedEarly
+from faultline.worker.run.recycling import Recycling
+from faultline.worker.upkeep.maintenance.declaration_diff import Replaced
+from faultline.worker.upkeep.maintenance.duplicate_tasks import log_namesakes
+from faultline.worker.upkeep.maintenance.limit_declarations import Declaring
+from faultline.worker.upkeep.maintenance.maintenance import Upkeep
+from faultline.worker.upkeep.maintenance.registration import Announcing, Subscribing
+from faultline.worker.upkeep.maintenance.resolver import Resolver
+from faultline.worker.upkeep.maintenance.scheduler import Scheduler
+from faultline.worker.write.completer import Completer
+from faultline.worker.write.observers import Observers
+from faultline.worker.write.release_unstarted import Unstarted
+from faultline.worker.write.start_records import Marks
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine, Mapping
 
     from faultline.app.registry import Registry
-    from faultline.worker.tally import Report
+    from faultline.worker.base.counters import Report
 
 #: How long a stopping worker waits for the database beyond the grace time: for its last endings and for late claims.
 _WRITE_SECONDS = 10.0
@@ -110,7 +110,7 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._loop_timeout_seconds = loop_timeout_seconds
         #: Those that run until the worker stops, and those that run until its last job has ended.
-        self._services, self._last_services = Services(self.id), Services(self.id)
+        self._services, self._last_services = BackgroundTasks(self.id), BackgroundTasks(self.id)
         self.connections = Connections.of(len(queues), sum(queues.values()), job_connections_max)
         self._databases = Databases(app, self.connections, self.id)
         self._database = database = self._databases.engine
@@ -153,7 +153,7 @@ class Worker:
         self._subscribing = Subscribing(self._database, self.id, self._app.subscriptions(), self._tally)
 
     def _make_feeds(self, queues: Mapping[str, int]) -> None:
-        company: Company[Feed] = Company()
+        company: CrashQuarantine[Feed] = CrashQuarantine()
         for name, concurrency in queues.items():
             self._feeds[name] = Feed(
                 name,
@@ -233,7 +233,7 @@ class Worker:
             )
         self._entered = True
         try:
-            facts = await reached(self._database, self.id, self._stop.asked.is_set)
+            facts = await wait_until_reachable(self._database, self.id, self._stop.asked.is_set)
         except BaseException:
             self._entered = False  # nothing was started
             raise
@@ -423,7 +423,7 @@ class Worker:
             self._writing = None
         await self._observed()
         if self.gave_up:
-            leaving.log_left(self.id, self._heartbeat.holds())
+            log_left(self.id, self._heartbeat.holds())
         self._drained = True
 
     async def _observed(self) -> None:

@@ -12,7 +12,7 @@ from faultline.app.application import Faultline
 from faultline.core.model import Submission
 from faultline.store import scratch
 from faultline.store.reads import views
-from faultline.worker.task_processes import cpus
+from faultline.worker.run.processes.task_processes import cpus
 from faultline_proof.bench import tasks
 from faultline_proof.bench.processes import wait_for, worker_process
 from faultline_proof.bench.protocol import Figure

@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.models.signals import post_migrate
 
 from faultline.core.errors import FaultlineError
-from faultline.worker.threads import at_thread_end
+from faultline.worker.base.threads import at_thread_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from faultline.core.errors import FaultlineError
 from faultline.core.measures import MEASURES
 from faultline.store.reads.schedules import STATES
 from faultline.store.reads.waiting import KINDS
-from faultline.worker.tally import NOTHING, REFUSALS
+from faultline.worker.base.counters import NOTHING, REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.calendar import ScheduleTotals
     from faultline.store.reads.groups import QueueUse
     from faultline.store.reads.waiting import FlowTotals
-    from faultline.worker.tally import Report
+    from faultline.worker.base.counters import Report
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 QUEUES_MAX = 100

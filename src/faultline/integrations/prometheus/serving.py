@@ -17,7 +17,7 @@ from prometheus_client import start_http_server
 
 from faultline.core.errors import SetupError
 from faultline.core.forks import keep_from_forks
-from faultline.worker.tally import NOTHING, Report, summed
+from faultline.worker.base.counters import NOTHING, Report, summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

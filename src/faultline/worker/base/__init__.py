@@ -1,0 +1,1 @@
+"""What the parts of a worker share: its databases, its counters, its background tasks, threads, and its end."""

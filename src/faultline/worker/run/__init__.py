@@ -1,0 +1,1 @@
+"""Run one attempt after the other, whatever their tasks do."""

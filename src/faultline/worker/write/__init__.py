@@ -1,0 +1,1 @@
+"""How jobs ended, and that they started: written in batches."""
