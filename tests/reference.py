@@ -177,8 +177,8 @@ def metric_names() -> str:
 def metrics() -> list[Metric]:
     from faultline.integrations.prometheus import Exposition  # noqa: PLC0415 - an extra
     from faultline.integrations.prometheus.board import Checked, Seen  # noqa: PLC0415
-    from faultline.store.reads.calendar import ScheduleTotals  # noqa: PLC0415
-    from faultline.store.reads.waiting import FlowTotals  # noqa: PLC0415
+    from faultline.store.reads.suspended import FlowTotals  # noqa: PLC0415
+    from faultline.store.reads.tick_history import ScheduleTotals  # noqa: PLC0415
 
     class Empty:
         @staticmethod

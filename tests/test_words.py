@@ -70,8 +70,8 @@ PLAIN = ("core", "store", "app", "flow", "worker", "operate", "integrations", "d
 
 #: Where a retired name stays, and why.
 KEPT_NAMES = {
-    ("drawing/", "lane"): "a lane is the drawing of an epoch",
-    ("cli/up.py", "trouble"): "the option --trouble, which people know",
+    ("explain/", "lane"): "a lane is the drawing of an epoch",
+    ("cli/commands/up.py", "trouble"): "the option --trouble, which people know",
 }  # fmt: skip
 
 #: Retired as names of variables, aliases and columns in SQL.

@@ -30,7 +30,7 @@ GENERATED = {
     PACKAGE / "app/blocking_transaction.py": PACKAGE / "app/async_transaction.py",
     PACKAGE / "app/later.py": PACKAGE / "app/async_flows.py",
     PACKAGE / "store/database.py": PACKAGE / "store/async_database.py",
-    PACKAGE / "store/pool.py": PACKAGE / "store/async_pool.py",
+    PACKAGE / "store/pool/pool.py": PACKAGE / "store/pool/async_pool.py",
 }
 
 _NAMES = {

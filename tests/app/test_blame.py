@@ -17,7 +17,7 @@ from faultline import BlockingJob, Faultline, Job, JobFailed, JobState
 from faultline.app.blame import Blame, Mishap, is_caused_by, of_session
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
-from faultline.store.surroundings import LOCK_SECONDS
+from faultline.store.connection.session_settings import LOCK_SECONDS
 from tests.waiting import auntil
 from tests.worker.misfortunes import (
     BY_THE_DATABASE,

@@ -14,15 +14,15 @@ from typing import Any
 
 #: What the commands import when they run, so that `--help` is quick.
 _LATE = (
-    "faultline.cli.doctor",
-    "faultline.cli.life",
-    "faultline.cli.screen",
-    "faultline.cli.tables",
+    "faultline.cli.commands.doctor",
+    "faultline.cli.printing.job_view",
+    "faultline.cli.printing.screen",
+    "faultline.cli.printing.tables",
     "faultline.app.application",
     "faultline.store.reads.failures",
     "faultline.store.reads.listing",
     "faultline.store.reads.views",
-    "faultline.web.server",
+    "faultline.web.server.server",
 )
 
 

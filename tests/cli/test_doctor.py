@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline.cli import checks, logins
-from faultline.cli.checks import Finding, Level
+from faultline.doctor import checks, login_checks
+from faultline.doctor.checks import Finding, Level
 from faultline.store import verbs
 from faultline.store.reads import logins as stored_logins
+from faultline.store.reads.doctor_queries import Overdue, Role, Server, Setting, Slot, Standby, Waiting, WaitingTask
 from faultline.store.reads.health import Health, Holder, TableHealth
 from faultline.store.reads.overview import SILENT_SECONDS, WorkerLine
-from faultline.store.reads.vitals import Overdue, Role, Server, Setting, Slot, Standby, Waiting, WaitingTask
 from tests.cli.commands import faultline
 from tests.versions import pretend
 
@@ -259,13 +259,13 @@ def test_what_a_login_that_inherits_nothing_is_told_helps_it(queue: Driver, dsn:
 def test_a_login_that_does_not_inherit_its_role_is_told(queue: Driver, new_login: NewLogin) -> None:
     login = new_login("noinherit in role faultline_worker")
     [seen] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
-    [finding] = logins.logins([seen])
+    [finding] = login_checks.logins([seen])
     for statement in finding.todo.removeprefix("run: ").replace("then grant the role again: ", "").split("; "):
         queue.connection.execute(statement.encode())
     [mended] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
 
     assert "does not inherit faultline_worker" in finding.found
-    assert list(logins.logins([mended])) == []
+    assert list(login_checks.logins([mended])) == []
 
 
 def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str, new_login: NewLogin) -> None:

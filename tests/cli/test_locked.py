@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline.cli.visit import NotSeen, Visit
-from faultline.store.reads import vitals
+from faultline.doctor.session import ExaminationSession, NotSeen
+from faultline.store.reads import doctor_queries
 from faultline.store.statement import Statement
 from tests.cli.commands import faultline
 
@@ -92,14 +92,14 @@ def test_the_doctor_goes_on_where_its_sessions_own_timeout_ends_a_question(holde
 
 
 def test_a_question_that_a_statement_timeout_ends_is_not_seen_and_the_next_one_is_asked(dsn: str) -> None:
-    with contextlib.closing(Visit(f"{dsn} options='-c statement_timeout=2s'", 60.0)) as visit:
+    with contextlib.closing(ExaminationSession(f"{dsn} options='-c statement_timeout=2s'", 60.0)) as visit:
         slow: Statement[Any] = Statement("slow", "select pg_sleep(60)", (), lambda rows: rows, reads=True)
 
         seen = visit.look(slow)
 
         assert isinstance(seen, NotSeen)
         assert seen.found == "canceling statement due to statement timeout, so it was not checked"
-        assert visit.must(vitals.server()).database
+        assert visit.must(doctor_queries.server()).database
 
 
 @pytest.mark.parametrize("limit", ["statement_timeout", "transaction_timeout", "lock_timeout"])
@@ -109,7 +109,7 @@ def test_a_short_limit_of_the_login_or_the_database_ends_no_question(dsn: str, l
             pytest.skip("servers before 17 have no transaction_timeout")
         name = connection.info.dbname
         connection.execute(f"alter database {name} set {limit} = '300ms'")
-    with contextlib.closing(Visit(dsn, 60.0)) as visit:
+    with contextlib.closing(ExaminationSession(dsn, 60.0)) as visit:
         slow: Statement[Any] = Statement("slow", "select 1 from pg_sleep(0.5)", (), lambda rows: rows, reads=True)
 
         assert visit.look(slow) == [(1,)]

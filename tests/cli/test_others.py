@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from faultline.cli import others
+from faultline.cli import plugins
 from faultline.cli.main import app
 from faultline.core.errors import ConfigError
 
@@ -20,16 +20,16 @@ RUNNER = CliRunner()
 @pytest.fixture
 def product_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: [])  # noqa: ARG005
-    others.installed.cache_clear()
+    plugins.installed.cache_clear()
     yield
-    others.installed.cache_clear()
+    plugins.installed.cache_clear()
 
 
 def test_the_proof_adds_its_commands() -> None:
     listed = RUNNER.invoke(app, ["--help"]).output
 
     assert "\nProof:\n" in listed
-    assert list(others.installed()) == list(others.PROOF)
+    assert list(plugins.installed()) == list(plugins.PROOF)
     assert "failure story" in RUNNER.invoke(app, ["drill", "--help"]).output
 
 
@@ -42,7 +42,7 @@ def test_the_product_alone_does_not_list_them() -> None:
 
 
 @pytest.mark.usefixtures("product_alone")
-@pytest.mark.parametrize("command", others.PROOF)
+@pytest.mark.parametrize("command", plugins.PROOF)
 def test_who_asks_for_one_without_the_proof_is_told_where_it_is(command: str) -> None:
     asked = RUNNER.invoke(app, [command])
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from faultline.cli import race
 from faultline.core.journal import EpochEnd
-from faultline.drawing.epochs import epochs
+from faultline.explain.epochs import epochs
 from faultline.store.database import Database
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.store import verbs
-from faultline.store.install import installed, migrate, shape
+from faultline.store.install import constraints, migrate, schema_diff
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import of_level, visit
 
@@ -152,7 +152,7 @@ def test_what_somebody_put_beside_the_tables_is_wrong_and_named(queue: Driver, d
     (found,) = (finding for finding in visit(dsn)["findings"] if finding["check"] == "foreign")
     assert (found["level"], told in found["found"]) == ("wrong", True)
     queue.connection.execute(found["todo"].partition(": ")[2].encode())
-    assert queue.run(installed.foreign()) == []
+    assert queue.run(schema_diff.foreign()) == []
 
 
 def test_a_table_of_ours_is_never_to_be_dropped(queue: Driver, dsn: str) -> None:
@@ -189,17 +189,17 @@ _WEAK_CHECK = (
     ],
 )
 def test_what_a_table_lacks_is_found_with_the_statement_that_brings_it_back(queue: Driver, damage: str, told: str) -> None:
-    assert queue.run(shape.lacks()) == []
+    assert queue.run(constraints.lacks()) == []
     queue.connection.execute(damage.encode())
 
-    (lack,) = queue.run(shape.lacks())
+    (lack,) = queue.run(constraints.lacks())
 
     assert told in lack.what
     if "column" in damage:
         assert lack.cure == "restore the table from a copy of the database"
     else:
         queue.connection.execute(lack.cure.encode())
-        assert queue.run(shape.lacks()) == []
+        assert queue.run(constraints.lacks()) == []
 
 
 def test_the_journal_counts_on_from_where_it_was_when_its_count_is_brought_back(queue: Driver, clock: Clock) -> None:
@@ -212,7 +212,7 @@ def test_the_journal_counts_on_from_where_it_was_when_its_count_is_brought_back(
     queue.enqueue()
     before = journalled()
     queue.connection.execute("alter table faultline.journal alter id drop identity")
-    (lack,) = queue.run(shape.lacks())
+    (lack,) = queue.run(constraints.lacks())
     queue.connection.execute(lack.cure.encode())
 
     assert journalled() > before
@@ -302,12 +302,12 @@ _SAME_COLUMNS = "(queue, priority, next_run_at, id)"
     ],
 )
 def test_an_index_that_is_another_one_is_told(queue: Driver, another: str) -> None:
-    assert queue.run(installed.missing_indexes()) == []
+    assert queue.run(schema_diff.missing_indexes()) == []
     queue.connection.execute("drop index faultline.open_jobs_ready")
 
     queue.connection.execute(f"create {another}".encode())
 
-    assert [name for name, _ in queue.run(installed.missing_indexes())] == ["open_jobs_ready"]
+    assert [name for name, _ in queue.run(schema_diff.missing_indexes())] == ["open_jobs_ready"]
 
 
 def test_what_people_may_grant_is_not_told(queue: Driver) -> None:
@@ -315,8 +315,8 @@ def test_what_people_may_grant_is_not_told(queue: Driver) -> None:
     queue.connection.execute("grant select on faultline.jobs to pg_monitor")
     queue.connection.execute("grant execute on function faultline.enqueue_many(text, boolean, boolean) to pg_monitor")
 
-    assert queue.run(installed.foreign()) == []
-    assert queue.run(installed.excess_grants()) == queue.run(installed.public_grants()) == []
+    assert queue.run(schema_diff.foreign()) == []
+    assert queue.run(schema_diff.excess_grants()) == queue.run(schema_diff.public_grants()) == []
 
 
 def test_a_login_that_got_more_than_its_role_has_is_told(queue: Driver, new_login: NewLogin) -> None:
@@ -325,17 +325,17 @@ def test_a_login_that_got_more_than_its_role_has_is_told(queue: Driver, new_logi
     execute = queue.connection.execute
     with queue.connection.transaction(force_rollback=True):
         execute(f"grant execute on function faultline.claim to {login}".encode())
-        assert queue.run(installed.foreign()) == []
+        assert queue.run(schema_diff.foreign()) == []
         execute(f"grant execute on function faultline.recover to {login}".encode())
-        assert [thing.what for thing in queue.run(installed.foreign())] == [f"grant of execute on recover() to {login}"]
+        assert [thing.what for thing in queue.run(schema_diff.foreign())] == [f"grant of execute on recover() to {login}"]
     with queue.connection.transaction(force_rollback=True):
         execute("grant faultline_operator to faultline_producer")
-        (found,) = queue.run(installed.foreign())
+        (found,) = queue.run(schema_diff.foreign())
         assert found.what == "membership of faultline_producer in faultline_operator"
         assert found.cure == "revoke faultline_operator from faultline_producer"
     with queue.connection.transaction(force_rollback=True):
         execute(f"alter schema faultline owner to {owner}; grant {owner} to {login}".encode())
-        of_members = [thing for thing in queue.run(installed.foreign()) if thing.kind == "membership"]
+        of_members = [thing for thing in queue.run(schema_diff.foreign()) if thing.kind == "membership"]
         assert of_members == [
             ("membership", f"membership of {login} in {owner}, who owns the tables", f"revoke {owner} from {login}")
         ]

@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(dsn: str) -> None:
 def test_a_program_on_a_leash_ends_when_it_is_let_go() -> None:
     program = "import time; print('ready', flush=True); time.sleep(60)"
     leashed = subprocess.Popen(
-        [sys.executable, "-m", "faultline.cli.leash", "timeit", "-n", "1", "-r", "1", program],
+        [sys.executable, "-m", "faultline.cli.end_with_parent", "timeit", "-n", "1", "-r", "1", program],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with leashed:

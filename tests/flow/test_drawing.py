@@ -7,8 +7,8 @@ from uuid import UUID
 from xml.etree import ElementTree as ET
 
 from faultline.core.model import JobState
-from faultline.drawing import strip, tree
-from faultline.drawing.tree_text import tree as in_text
+from faultline.explain import child_strip, tree
+from faultline.explain.tree_text import tree as in_text
 from faultline.store.reads.flows import LETTERS, Call, Children, Flow, FlowJob, Signal
 
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -98,8 +98,8 @@ def test_more_than_fifty_children_are_a_strip_with_a_character_each() -> None:
 
 
 def test_a_cell_that_many_children_share_shows_the_worst_of_them() -> None:
-    assert strip.shared("sssfss", 3) == [("s", 0, 2), ("f", 2, 2), ("s", 4, 2)]
-    picture = ET.fromstring(strip.draw(children(1, "s" * 99_999 + "f")))  # noqa: S314 - our own picture
+    assert child_strip.shared("sssfss", 3) == [("s", 0, 2), ("f", 2, 2), ("s", 4, 2)]
+    picture = ET.fromstring(child_strip.draw(children(1, "s" * 99_999 + "f")))  # noqa: S314 - our own picture
     cells = [cell.attrib["class"] for cell in picture.iter("rect")]
 
     assert len(cells) <= 1000

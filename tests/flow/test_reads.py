@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.store import verbs
-from faultline.store.reads import flows, views, waiting
+from faultline.store.reads import flows, suspended, views
 from faultline.store.verbs import flow
 from tests.flow.scenes import asked, begun, done, spawned, suspended
 
@@ -92,10 +92,10 @@ def test_what_waits_is_listed_a_page_at_a_time_each_once(queue: Driver, clock: C
         jobs.append(asked(queue, name="b" if number % 2 else "a"))
         clock.advance(1)
 
-    seen: list[waiting.Waiting] = []
+    seen: list[suspended_jobs.Waiting] = []
     behind = None
     for _ in range(10):
-        page = queue.run(waiting.waiting(kind="signal", page_rows=3, behind=behind))
+        page = queue.run(suspended_jobs.waiting(kind="signal", page_rows=3, behind=behind))
         seen += page.waiting
         behind = page.behind
         if behind is None:
@@ -103,14 +103,14 @@ def test_what_waits_is_listed_a_page_at_a_time_each_once(queue: Driver, clock: C
 
     assert [wait.job_id for wait in seen] == [*jobs[0::2], *jobs[1::2]]
     assert [wait.name for wait in seen] == ["a"] * 4 + ["b"] * 3
-    named = queue.run(waiting.waiting(name="b", page_rows=50))
+    named = queue.run(suspended_jobs.waiting(name="b", page_rows=50))
     assert [wait.job_id for wait in named.waiting] == jobs[1::2]
-    everything = queue.run(waiting.waiting(page_rows=4))
+    everything = queue.run(suspended_jobs.waiting(page_rows=4))
     assert everything.behind is not None
-    rest = queue.run(waiting.waiting(page_rows=4, behind=everything.behind))
+    rest = queue.run(suspended_jobs.waiting(page_rows=4, behind=everything.behind))
     assert sorted(wait.job_id for page in (everything, rest) for wait in page.waiting) == sorted(jobs)
-    assert queue.run(waiting.waiting(kind="sleep")).waiting == []
-    assert queue.run(waiting.waiting(only_queues=["other"])).waiting == []
+    assert queue.run(suspended_jobs.waiting(kind="sleep")).waiting == []
+    assert queue.run(suspended_jobs.waiting(only_queues=["other"])).waiting == []
 
 
 @pytest.mark.parametrize("kind", ["signal", None])
@@ -123,12 +123,12 @@ def test_what_stands_behind_many_that_do_not_match_is_listed_too(
     wanted = [suspended(queue, queue.claim_one(queue="other"), "1")]
     for _ in range(3):
         asked(queue)
-    monkeypatch.setattr(waiting, "WINDOW", 2)
+    monkeypatch.setattr(suspended_jobs, "WINDOW", 2)
 
-    seen: list[waiting.Waiting] = []
+    seen: list[suspended_jobs.Waiting] = []
     behind, pages = None, 0
     while pages == 0 or behind is not None:
-        page = queue.run(waiting.waiting(kind=kind, only_queues=["other"], page_rows=3, behind=behind))
+        page = queue.run(suspended_jobs.waiting(kind=kind, only_queues=["other"], page_rows=3, behind=behind))
         seen += page.waiting
         behind, pages = page.behind, pages + 1
         assert pages < 10
@@ -143,14 +143,14 @@ def test_a_job_that_was_woken_or_cancelled_waits_no_more(queue: Driver) -> None:
     queue.execute("select from faultline.resolve()")
     queue.run(verbs.cancel(cancelled))
 
-    listed = queue.run(waiting.waiting(kind="signal"))
+    listed = queue.run(suspended_jobs.waiting(kind="signal"))
 
     assert [wait.job_id for wait in listed.waiting] == [waits]
-    assert queue.run(waiting.totals()).waiting == {"signal": 1}
+    assert queue.run(suspended_jobs.totals()).waiting == {"signal": 1}
 
 
 def test_totals_tell_how_late_the_oldest_nudge_is_and_what_is_left_to_sweep(queue: Driver) -> None:
-    assert queue.run(waiting.totals()) == waiting.FlowTotals({}, 0.0, 0)
+    assert queue.run(suspended_jobs.totals()) == suspended_jobs.FlowTotals({}, 0.0, 0)
     lease = begun(queue)
     spawned(queue, lease, "1", 2)
     suspended(queue, lease, "1", kind="children", name="part")
@@ -158,7 +158,7 @@ def test_totals_tell_how_late_the_oldest_nudge_is_and_what_is_left_to_sweep(queu
     queue.run(flow.signal(job_id, "approval"))
     queue.run(verbs.cancel(lease.job_id))
 
-    totals = queue.run(waiting.totals())
+    totals = queue.run(suspended_jobs.totals())
 
     assert totals.waiting == {"signal": 1}
     assert 0 < totals.oldest_nudge_seconds < 60

@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from faultline.worker.upkeep.maintenance.resolver import Resolver
 
 from faultline import Faultline, Job, JobState
 from faultline.store.async_database import AsyncDatabase
 from faultline.worker.base.counters import Tally
+from faultline.worker.upkeep.resolver import Resolver
 from tests.waiting import auntil
 from tests.worker.working import logged, work
 

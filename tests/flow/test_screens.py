@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from faultline import Cancel, Faultline, IllegalTransition, Job, JobHandle, JobNotFound, JobRejected
-from faultline.store.reads import flows, views, waiting
+from faultline.store.reads import flows, suspended, views
 from tests.cli.commands import faultline
 from tests.waiting import auntil
 from tests.web.site import browsed
@@ -50,7 +50,7 @@ def article(app: Faultline) -> Any:
 
 
 def waits(app: Faultline) -> Callable[[], bool]:
-    return lambda: any(wait.kind == "signal" for wait in app.database.run(waiting.waiting()).waiting)
+    return lambda: any(wait.kind == "signal" for wait in app.database.run(suspended.waiting()).waiting)
 
 
 def test_the_screens_show_a_program_while_it_waits_and_after_a_signal_from_the_page(

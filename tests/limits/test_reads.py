@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.model import JobState
 from faultline.store import verbs
 from faultline.store.database import run_on
-from faultline.store.reads import groups, listing, overview, views, vitals
+from faultline.store.reads import doctor_queries, groups, listing, overview, views
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -152,7 +152,7 @@ def test_a_job_that_waits_in_its_group_is_due_and_not_later(queue: Driver) -> No
     queue.run(verbs.sample())
 
     [line] = queue.run(overview.queues())
-    [waiting] = queue.run(vitals.waiting())
+    [waiting] = queue.run(doctor_queries.waiting())
 
     assert (line.due, line.delayed, line.estimated) == (4, 1, [])
     assert line.oldest_due_seconds is not None

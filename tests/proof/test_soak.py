@@ -17,12 +17,12 @@ from xml.etree import ElementTree as ET
 
 import psycopg
 import pytest
-from faultline.worker.companion.process.process import is_stopped
 
 from faultline import Faultline, embedded
 from faultline.store import verbs
 from faultline.store.database import Database
 from faultline.store.verbs import budget
+from faultline.worker.companion.process import is_stopped
 from faultline_proof.mutants import Cut
 from faultline_proof.soak import flows, limits, schedules, tasks
 from faultline_proof.soak.judge import LOST, OTHERS, TWICE, judge

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from faultline.drawing import svg
+from faultline.explain import svg
 from faultline_proof import epochs, timeline
 from faultline_proof.verdict import Verdict
 from tests.cli.commands import faultline

@@ -7,11 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from faultline.worker.upkeep.maintenance.scheduler import batches, planned
 
 from faultline.core.schedules import FIRE_MAX, Plan
 from faultline.store.verbs import schedules as verbs
 from faultline.store.verbs.schedules import Decision
+from faultline.worker.upkeep.scheduler import batches, planned
 from tests.schedules.test_scheduler import played, scheduler
 
 if TYPE_CHECKING:

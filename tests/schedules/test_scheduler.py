@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from faultline.worker.upkeep.maintenance.scheduler import Scheduler
 
 from faultline import ConfigError, Faultline, IllegalTransition, JobRejected, ScheduleNotFound
 from faultline.store.verbs import schedules as verbs
 from faultline.worker.base.counters import Tally
+from faultline.worker.upkeep.scheduler import Scheduler
 from tests.waiting import auntil
 
 if TYPE_CHECKING:

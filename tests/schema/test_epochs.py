@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.journal import EpochEnd
-from faultline.drawing.epochs import Epoch, epochs
+from faultline.explain.epochs import Epoch, epochs
 from faultline.store import verbs
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.store.install import installed
+from faultline.store.install import schema_diff
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -82,7 +82,7 @@ def test_every_trigger_is_known_to_the_invariant_and_to_the_doctor(queue: Driver
     text = resources.files("faultline.schema").joinpath("invariants", "the_guards_are_in_place.sql").read_text()
     missed = {row[0].partition(" of ")[0] for row in queue.connection.execute(text.encode()).fetchall()}
     assert missed == {name for (name,) in triggers}
-    guards = queue.run(installed.guards())
+    guards = queue.run(schema_diff.guards())
     assert set(guards) == {name for (name,) in triggers}
 
 

@@ -16,9 +16,9 @@ from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
-from faultline.store.connecting import InvalidDsn, NoConnection
+from faultline.store.connection.connecting import InvalidDsn, NoConnection
+from faultline.store.connection.deadline import Deadline
 from faultline.store.database import Database, run_on
-from faultline.store.deadline import Deadline
 from faultline.store.reads import views
 from faultline.store.statement import Rows, Statement
 from faultline.store.translation import translated

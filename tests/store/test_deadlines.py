@@ -21,10 +21,11 @@ from faultline.core import errors
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.core.settings import choose_timeout
-from faultline.store import connecting, verbs
+from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.connection import connecting
+from faultline.store.connection.deadline import Deadline
 from faultline.store.database import Database
-from faultline.store.deadline import Deadline
 from faultline.store.reads import views
 from faultline.store.statement import Rows, Statement
 

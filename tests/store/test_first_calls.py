@@ -19,10 +19,10 @@ import pytest
 from faultline import ConfigError, DatabaseUnavailable, Faultline
 from faultline.core.host import Host
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.connection.deadline import BoundedConnection
 from faultline.store.database import Database
-from faultline.store.deadline import BoundedConnection
-from faultline.store.idle import Idle
-from faultline.store.pools import AsyncPools
+from faultline.store.pool.idle import Idle
+from faultline.store.pool.pools import AsyncPools
 from faultline.store.reads import views
 from tests.worker.working import PATIENCE
 

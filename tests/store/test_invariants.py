@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.store import verbs
-from faultline.store.install import shape
-from faultline.store.reads import invariants, vitals
+from faultline.store.install import constraints
+from faultline.store.reads import doctor_queries, invariants
 
 if TYPE_CHECKING:
     from faultline.store.statement import Statement
@@ -62,7 +62,14 @@ def test_no_row_is_compared_with_each_of_another_table(queue: Driver, name: str,
 @pytest.mark.parametrize("statistics", ["none", "fresh"])
 @pytest.mark.parametrize(
     "statement",
-    [vitals.lost_history(), vitals.waiting(), vitals.waiting_tasks(), vitals.overdue(), vitals.failed(), shape.numbering()],
+    [
+        doctor_queries.lost_history(),
+        doctor_queries.waiting(),
+        doctor_queries.waiting_tasks(),
+        doctor_queries.overdue(),
+        doctor_queries.failed(),
+        constraints.numbering(),
+    ],
     ids=lambda statement: statement.name,
 )
 def test_no_other_question_of_the_doctor_takes_more_than_its_rows(

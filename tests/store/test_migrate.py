@@ -10,7 +10,7 @@ import pytest
 from faultline import embedded
 from faultline.core import errors
 from faultline.store.database import Database, run_on
-from faultline.store.install import installed, marks, migrate, replace
+from faultline.store.install import definition_marks, migrate, replace, schema_diff
 from faultline.store.install.schema_text import definition_files, meaning
 from tests.conftest import FOLDER, SETTINGS, clone
 from tests.driver import Sessions
@@ -176,7 +176,7 @@ def test_a_call_in_flight_finds_the_helpers_of_its_own_build(dsn: str, sessions:
 
     migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
     until(lambda: has_migrated(connection))
-    assert run_on(connection, installed.functions()) == []
+    assert run_on(connection, schema_diff.functions()) == []
     waiting.commit()
 
     assert call.result() == (["gone", "of other types"],)
@@ -245,7 +245,7 @@ def test_a_helper_that_was_replaced_and_comes_back_is_not_dropped(connection: ps
     (signature,) = connection.execute("select 'faultline.insert_or_find_jobs'::regproc::regprocedure::text").fetchone() or (
         "",
     )
-    connection.execute(f"comment on function {signature} is '{marks.REPLACED_MARK}'".encode())
+    connection.execute(f"comment on function {signature} is '{definition_marks.REPLACED_MARK}'".encode())
 
     assert migrate.migrate(connection) == ["definitions"]
 

@@ -19,13 +19,13 @@ from psycopg.rows import dict_row
 from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.connection.deadline import Deadline
 from faultline.store.database import Database
-from faultline.store.deadline import Deadline
-from faultline.store.idle import IDLE_SECONDS, Idle
-from faultline.store.lending import Loan, Terms
-from faultline.store.pool import Pool
+from faultline.store.pool.fair_semaphore import Room
+from faultline.store.pool.idle import IDLE_SECONDS, Idle
+from faultline.store.pool.loans import Loan, Terms
+from faultline.store.pool.pool import Pool
 from faultline.store.reads import views
-from faultline.store.room import Room
 from tests.worker.working import PATIENCE
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def test_a_loan_that_was_called_in_gives_its_place_back_once(dsn: str) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])
 def test_who_waits_long_for_a_place_is_told_of_once_a_minute(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faultline.store.room.LONG_SECONDS", 0.01)
+    monkeypatch.setattr("faultline.store.pool.fair_semaphore.LONG_SECONDS", 0.01)
     now, told = 0.0, threading.Event()
     told_of: list[tuple[int, int]] = []
 

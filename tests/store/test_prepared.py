@@ -14,8 +14,8 @@ from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.connection.deadline import Deadline
 from faultline.store.database import Database
-from faultline.store.deadline import Deadline
 from faultline.store.reads import views
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from faultline import Faultline
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.store.async_database import AsyncDatabase
-from faultline.store.connecting import aconnect, connect, options
+from faultline.store.connection.connecting import aconnect, connect, options
+from faultline.store.connection.deadline import Deadline
+from faultline.store.connection.heartbeat_session import WorkerSession
+from faultline.store.connection.servers import HISTORY, Servers, servers_of
 from faultline.store.database import Database
-from faultline.store.deadline import Deadline
-from faultline.store.facts import read_clock
-from faultline.store.servers import HISTORY, Servers, servers_of
-from faultline.store.session import WorkerSession
+from faultline.store.database_facts import read_clock
 from faultline_proof.drills.failover import either
 from faultline_proof.postgres import Postgres
 from faultline_proof.proxy import Proxy

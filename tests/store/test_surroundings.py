@@ -13,10 +13,10 @@ from psycopg import sql
 
 from faultline import Faultline
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.connection.heartbeat_session import WorkerSession
 from faultline.store.database import Database
 from faultline.store.install import migrate
 from faultline.store.reads import views
-from faultline.store.session import WorkerSession
 from tests.cli.commands import faultline
 from tests.driver import Driver
 

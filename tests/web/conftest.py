@@ -18,8 +18,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.store.database import run_on
 from faultline.store.verbs import access
-from faultline.web.databases import Limits
-from faultline.web.server import Server, server
+from faultline.web.server.databases import Limits
+from faultline.web.server.server import Server, server
 from tests.driver import Driver
 
 if TYPE_CHECKING:

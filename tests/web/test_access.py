@@ -12,14 +12,14 @@ from uuid import UUID
 import pytest
 
 from faultline.core.errors import ConfigError
-from faultline.store import roles
+from faultline.store.connection import roles
 from faultline.store.database import run_on
 from faultline.store.statement import Statement
 from faultline.store.verbs import access
+from faultline.web.auth.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
 from faultline.web.pages.shell import environment
-from faultline.web.server import server
-from faultline.web.service import Service
-from faultline.web.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
+from faultline.web.server.server import server
+from faultline.web.server.service import Service
 from tests.web.conftest import QUICK, Api, refused, running
 
 if TYPE_CHECKING:

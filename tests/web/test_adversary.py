@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 
 from faultline.store import verbs
-from faultline.web.server import server
-from faultline.web.sessions import Sessions
+from faultline.web.auth.sessions import Sessions
+from faultline.web.server.server import server
 from tests.web.conftest import QUICK, Api, new_key, refused, running
 
 if TYPE_CHECKING:

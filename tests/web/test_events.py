@@ -20,10 +20,10 @@ from faultline.store import verbs
 from faultline.store.database import run_on
 from faultline.store.reads import changes
 from faultline.store.verbs import access
-from faultline.web.caller import Caller
-from faultline.web.changes import Changes
-from faultline.web.databases import Limits
-from faultline.web.service import Service
+from faultline.web.auth.caller import Caller
+from faultline.web.live.changes import Changes
+from faultline.web.server.databases import Limits
+from faultline.web.server.service import Service
 from tests.web.conftest import QUICK, Api, refused, running, told
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 
 from faultline.core.journal import EpochEnd
 from faultline.core.model import JobRecord, JobState
-from faultline.drawing import lanes
-from faultline.drawing.epochs import Epoch, RefusedWrite
-from faultline.drawing.scale import Scale
-from faultline.drawing.words import duration, rate, short, size
+from faultline.explain import attempt_timeline
+from faultline.explain.epochs import Epoch, RefusedWrite
+from faultline.explain.formatting import duration, rate, short, size
+from faultline.explain.scale import Scale
 from faultline.web.pages import story
 
 START = datetime(2026, 1, 1, 10, 2, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ RUNNING = Epoch(2, "a/2", at(4000), None, EpochEnd.RUNNING, None, 2, 1, at(4030)
 
 
 def drawn(*epochs: Epoch, now: datetime = LATER, job: JobRecord = JOB) -> ET.Element:
-    return ET.fromstring(lanes.draw(job, epochs, now=now, description=HOSTILE))  # noqa: S314 - our own picture
+    return ET.fromstring(attempt_timeline.draw(job, epochs, now=now, description=HOSTILE))  # noqa: S314 - our own picture
 
 
 def marks(picture: ET.Element) -> list[str]:
@@ -72,7 +72,7 @@ def test_the_race_is_told_in_the_order_in_which_it_happened() -> None:
 
 
 def test_a_worker_that_took_a_job_twice_keeps_its_letter() -> None:
-    assert lanes.letters([FAILED, FINISHED, RUNNING]) == {"a": "A", "b": "B"}
+    assert attempt_timeline.letters([FAILED, FINISHED, RUNNING]) == {"a": "A", "b": "B"}
 
 
 def test_a_running_epoch_shows_how_long_its_lease_is_good() -> None:

@@ -26,9 +26,9 @@ from starlette.websockets import WebSocketDisconnect
 
 from faultline import ConfigError, Faultline, JobState
 from faultline.integrations.asgi import lifespan
-from faultline.web.databases import Limits
 from faultline.web.flask import blueprint
 from faultline.web.mounted import Dashboard, Visitor
+from faultline.web.server.databases import Limits
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

@@ -22,9 +22,9 @@ from faultline.store.async_database import AsyncDatabase
 from faultline.store.reads import views
 from faultline.store.statement import Statement
 from faultline.store.verbs import schedules
-from faultline.web.problems import problem_of
-from faultline.web.service import Service
-from faultline.web.share import Share
+from faultline.web.auth.connection_share import Share
+from faultline.web.server.problems import problem_of
+from faultline.web.server.service import Service
 from tests.web.conftest import QUICK, Api, away, new_key, refused, running
 from tests.web.site import PATHS
 

@@ -12,8 +12,8 @@ import pytest
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
 from faultline.store.verbs import access
-from faultline.web.guard import POLICY
 from faultline.web.pages.job import percent
+from faultline.web.server.security_middleware import POLICY
 from tests.web.site import PAGES, Page, Site, browsed
 
 if TYPE_CHECKING:

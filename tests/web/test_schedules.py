@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.store.reads import calendar, views
+from faultline.store.reads import tick_history, views
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import visit
 from tests.web.conftest import refused
@@ -314,7 +314,7 @@ def test_a_strip_counts_what_was_done_missed_skipped_and_failed_and_what_is_plan
     now = line(db).clock
     first = (now - timedelta(hours=12)).replace(minute=0, second=0, microsecond=0)
 
-    strips = db.run(calendar.strips(["report"], first=first, length=timedelta(hours=1), cells=24))
+    strips = db.run(tick_history.strips(["report"], first=first, length=timedelta(hours=1), cells=24))
 
     fates = [fate for _, cell in sorted(strips["report"].cells.items()) for fate in cell]
     assert fates[:4] == ["done", "skipped", "failed", "missed"]
@@ -324,13 +324,13 @@ def test_a_strip_counts_what_was_done_missed_skipped_and_failed_and_what_is_plan
 def test_a_strip_of_many_ticks_says_from_where_on_it_is_known(
     dsn: str, db: Driver, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calendar, "TICKS_MAX", 4)
+    monkeypatch.setattr(tick_history, "TICKS_MAX", 4)
     made(db)
     hours(db, clock, 9)
     now = line(db).clock
     first = (now - timedelta(hours=12)).replace(minute=0, second=0, microsecond=0)
 
-    strip = db.run(calendar.strips(["report"], first=first, length=timedelta(hours=1), cells=24))["report"]
+    strip = db.run(tick_history.strips(["report"], first=first, length=timedelta(hours=1), cells=24))["report"]
 
     assert sum(cell.get("running", 0) for cell in strip.cells.values()) == 4
     assert strip.read_from == min(strip.cells)

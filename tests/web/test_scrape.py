@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from faultline.web.server import server
+from faultline.web.server.server import server
 from tests.integrations.test_exposition import number, samples
 from tests.waiting import free_port
 from tests.web.conftest import QUICK, Api, refused, running

@@ -11,12 +11,12 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from faultline.store.database import run_on
 from faultline.store.verbs import access
-from faultline.web.access import needs, sign_in, sign_out
-from faultline.web.caller import Caller  # noqa: TC001 - FastAPI looks at it
-from faultline.web.forms import form_of
-from faultline.web.proxies import Proxies
-from faultline.web.server import server
-from faultline.web.sessions import COOKIE
+from faultline.web.auth.access import needs, sign_in, sign_out
+from faultline.web.auth.caller import Caller  # noqa: TC001 - FastAPI looks at it
+from faultline.web.auth.proxies import Proxies
+from faultline.web.auth.sessions import COOKIE
+from faultline.web.server.forms import form_of
+from faultline.web.server.server import server
 from tests.web.conftest import QUICK, Api, refused, running
 
 if TYPE_CHECKING:

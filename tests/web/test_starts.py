@@ -15,9 +15,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.core.errors import DatabaseUnavailable
-from faultline.store import roles
+from faultline.store.connection import roles
 from faultline.store.statement import Statement
-from faultline.web.service import Service
+from faultline.web.server.service import Service
 from tests.web.conftest import QUICK, Api, new_key, refused, running
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 
 from faultline.store.database import run_on
 from faultline.store.verbs import access, streams
-from faultline.web.server import server
+from faultline.web.server.server import server
 from tests.waiting import until
 from tests.web.conftest import QUICK, Api, new_key, refused, running, told
 

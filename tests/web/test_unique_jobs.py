@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from faultline.web.api.shapes import NewJob
 from faultline.web.api.submit import given_fields
-from faultline.web.shapes import NewJob
 
 if TYPE_CHECKING:
     from tests.driver import Driver

@@ -13,13 +13,13 @@ from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.reads import invariants
-from faultline.web.service import Service
+from faultline.web.server.service import Service
 from tests.web.conftest import Api, away
 from tests.web.site import browsed
 
 if TYPE_CHECKING:
     from faultline.store.statement import Statement
-    from faultline.web.shapes import Verdict
+    from faultline.web.api.shapes import Verdict
     from tests.driver import Driver
 
 PATIENCE = 60

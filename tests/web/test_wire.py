@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from faultline.web.proxies import Proxies
-from faultline.web.server import server
+from faultline.web.auth.proxies import Proxies
+from faultline.web.server.server import server
 from tests.conftest import clone
 from tests.web.conftest import QUICK, Api, new_key, running
 

@@ -7,7 +7,6 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from faultline.worker.upkeep.maintenance.maintenance import Upkeep
 
 from faultline.core.host import Host
 from faultline.core.model import JobState, Retention
@@ -15,6 +14,7 @@ from faultline.store.async_database import AsyncDatabase
 from faultline.worker.base.counters import Tally
 from faultline.worker.lease.heartbeat import Heartbeat
 from faultline.worker.lease.held_lease import HeldLease
+from faultline.worker.upkeep.maintenance import Upkeep
 from tests.worker.beating import ByHand, Time
 
 if TYPE_CHECKING:

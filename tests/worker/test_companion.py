@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faultline.worker.companion.process.database import Rescue
-from faultline.worker.companion.process.memory import Shared
-from faultline.worker.companion.process.process import Companion, Settings, is_stopped
 
 from faultline import Faultline
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
 from faultline.worker.base.counters import Tally
+from faultline.worker.companion.database import Rescue
+from faultline.worker.companion.memory import Shared
+from faultline.worker.companion.process import Companion, Settings, is_stopped
 from faultline.worker.lease.held_lease import HeldLease
 from tests.waiting import auntil, free_port, until
 from tests.worker import jobs

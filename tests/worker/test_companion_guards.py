@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from faultline.worker.companion.process.client import Standby
-from faultline.worker.companion.process.memory import BEGUN, Shared
-from faultline.worker.companion.process.process import LOOK_SECONDS, Companion, is_stopped
 
 from faultline.core.dsn import LiveDsn
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Lease
 from faultline.worker.base.counters import Tally
+from faultline.worker.companion.client import Standby
+from faultline.worker.companion.memory import BEGUN, Shared
+from faultline.worker.companion.process import LOOK_SECONDS, Companion, is_stopped
 from faultline.worker.lease.held_lease import HeldLease
 from faultline.worker.write.release_unstarted import Unstarted
 from tests.waiting import until

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faultline.worker.companion.process.client import Standby
 from psycopg.conninfo import make_conninfo
 
 from faultline.core import forks as core_forks
 from faultline.core.model import JobState
+from faultline.worker.companion.client import Standby
 from tests.waiting import free_port, until
 from tests.worker.test_companion import companion_of, succeeded
 from tests.worker.test_processes import PATIENCE, runs, said, worker

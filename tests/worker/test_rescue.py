@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from faultline.worker.companion.process.database import Rescue
-from faultline.worker.companion.process.memory import Shared
 
 from faultline.core.model import JobState
 from faultline.store import verbs
 from faultline.store.database import Database
+from faultline.worker.companion.database import Rescue
+from faultline.worker.companion.memory import Shared
 from tests.worker.test_companion import held
 
 if TYPE_CHECKING:

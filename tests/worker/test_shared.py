@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from faultline.worker.companion.process.memory import BEGUN, ENDED, NamelessFile, Shared
 
+from faultline.worker.companion.memory import BEGUN, ENDED, NamelessFile, Shared
 from faultline.worker.companion.process import health
 from faultline.worker.lease.held_lease import HeldLease
 from tests.worker.full_disk import full_file_system

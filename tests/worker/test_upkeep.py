@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from faultline.worker.upkeep.maintenance.maintenance import Upkeep
 
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
@@ -16,6 +15,7 @@ from faultline.core.model import JobState, Retention, Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.worker.base.counters import Tally
+from faultline.worker.upkeep.maintenance import Upkeep
 from tests.worker.working import InFlight, Moved, logged
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tests.worker.working import PATIENCE, results, work
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from faultline.store.facts import Facts
+    from faultline.store.database_facts import Facts
     from tests.driver import Driver
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.drawing.svg import escaped
+from faultline.explain.svg import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

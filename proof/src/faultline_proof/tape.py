@@ -19,7 +19,7 @@ import orjson
 import psycopg
 
 from faultline.core.host import Host
-from faultline.store.deadline import BoundedConnection
+from faultline.store.connection.deadline import BoundedConnection
 from faultline.store.translation import connection_was_lost
 from faultline_proof.history import History
 from faultline_proof.recording import VERBS, Line, answer, question, verb_of

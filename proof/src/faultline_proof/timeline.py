@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.drawing import svg
-from faultline.drawing.picture import Lane, Picture
-from faultline.drawing.svg import SHAPES, Label, escaped, label_at, line, text, ticks
-from faultline.drawing.words import words
+from faultline.explain import svg
+from faultline.explain.formatting import words
+from faultline.explain.picture import Lane, Picture
+from faultline.explain.svg import SHAPES, Label, escaped, label_at, line, text, ticks
 from faultline_proof import epochs
 from faultline_proof.drills import DRILLS
 from faultline_proof.page import badge, checked, page

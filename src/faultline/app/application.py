@@ -32,7 +32,7 @@ from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.core.settings import choose_dsn, choose_timeout, whole
 from faultline.store.async_database import AsyncDatabase
-from faultline.store.connecting import url_of
+from faultline.store.connection.connecting import url_of
 from faultline.store.database import Database
 from faultline.store.reads import views
 

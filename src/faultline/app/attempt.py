@@ -23,7 +23,7 @@ from faultline.core.checks import check_readable
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
 from faultline.flow.calls import branch_around, reach
-from faultline.store.joining.faults import as_psycopg
+from faultline.store.external_sessions.translation import as_psycopg
 from faultline.store.translation import is_about_data
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from faultline.core.host import Host
     from faultline.core.model import JobRecord, Unwritten
     from faultline.flow.program import Program
-    from faultline.store.lending import Loan
+    from faultline.store.pool.loans import Loan
 
 #: As long as the server lets a transaction be idle. Then branches that wait for each other get an error.
 TURN_SECONDS = 60.0

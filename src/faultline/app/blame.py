@@ -14,8 +14,8 @@ import psycopg
 
 from faultline.core.errors import FaultlineError
 from faultline.flow.ending import cause_of, is_member
-from faultline.store.joining.faults import as_psycopg
-from faultline.store.surroundings import IDLE_SECONDS, LOCK_SECONDS
+from faultline.store.connection.session_settings import IDLE_SECONDS, LOCK_SECONDS
+from faultline.store.external_sessions.translation import as_psycopg
 from faultline.store.translation import connection_was_lost, is_about_data
 
 if TYPE_CHECKING:

@@ -27,14 +27,14 @@ from faultline.core import events
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
+from faultline.store.connection.state import wire
 from faultline.store.database import run_on
-from faultline.store.joining import Joined, joined
-from faultline.store.joining.faults import as_psycopg
-from faultline.store.lending import Loan, beside
+from faultline.store.external_sessions import Joined, adapter
+from faultline.store.external_sessions.translation import as_psycopg
+from faultline.store.pool.loans import Loan, beside
 from faultline.store.reads import views
 from faultline.store.translation import connection_was_lost, is_about_data, is_about_the_moment, translated
 from faultline.store.verbs import graphs, streams
-from faultline.store.wires import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from faultline.app.streams import Batch
     from faultline.core.model import Json, Unwritten
     from faultline.store.database import Database
-    from faultline.store.joining import Session
+    from faultline.store.external_sessions import Session
     from faultline.store.statement import Statement
     from faultline.store.verbs.graphs import Upstream
 
@@ -236,7 +236,7 @@ class BlockingJob(BlockingFlows):
         """
         for losses in range(1, _OPENS_MAX + 1):
             with ExitStack() as tried:
-                given = self._database.connection(loan) if session is None else joined(session)
+                given = self._database.connection(loan) if session is None else adapter(session)
                 connection: Any = tried.enter_context(given)
                 try:
                     transaction = self._begin(connection, loan)

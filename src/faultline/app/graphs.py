@@ -16,7 +16,7 @@ from faultline.core.bounds import KEY_LENGTH_MAX
 from faultline.core.errors import ChildFailed, ConfigError, JobRejected
 from faultline.core.model import Submission
 from faultline.store import jsontext
-from faultline.store.joining import ajoined, joined
+from faultline.store.external_sessions import adapter, ajoined
 from faultline.store.verbs import flow as verbs
 from faultline.store.verbs import graphs
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Enqueued, Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
-    from faultline.store.joining import AsyncJoined, Joined
+    from faultline.store.external_sessions import AsyncJoined, Joined
     from faultline.store.statement import Statement
 
 R = TypeVar("R")
@@ -160,7 +160,7 @@ class Flow:
         :param idempotency_key: A second enqueue of the same flow with this key gives the jobs of the first.
         """
         if self._session is not None:
-            return self._handle(joined(self._session).run(self._statement(idempotency_key, None)))
+            return self._handle(adapter(self._session).run(self._statement(idempotency_key, None)))
         self._app.database.facts_and_time()
         return self._handle(self._app.database.run(self._statement(idempotency_key, self._app._ids)))  # noqa: SLF001 - its own
 

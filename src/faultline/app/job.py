@@ -28,13 +28,13 @@ from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineErr
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on
-from faultline.store.joining import AsyncJoined, ajoined
-from faultline.store.joining.faults import as_psycopg
-from faultline.store.lending import Loan, beside
+from faultline.store.connection.state import wire
+from faultline.store.external_sessions import AsyncJoined, ajoined
+from faultline.store.external_sessions.translation import as_psycopg
+from faultline.store.pool.loans import Loan, beside
 from faultline.store.reads import views
 from faultline.store.translation import connection_was_lost, is_about_data, is_about_the_moment, translated
 from faultline.store.verbs import graphs, streams
-from faultline.store.wires import wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from faultline.app.streams import Batch
     from faultline.core.model import Json, Unwritten
     from faultline.store.async_database import AsyncDatabase
-    from faultline.store.joining import Session
+    from faultline.store.external_sessions import Session
     from faultline.store.statement import Statement
     from faultline.store.verbs.graphs import Upstream
 

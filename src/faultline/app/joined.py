@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, 
 
 from faultline.app.transaction import JobTransaction
 from faultline.app.unawaited import must_await
-from faultline.store.joining import adapted, ajoined, joined
+from faultline.store.external_sessions import adapted, adapter, ajoined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faultline.app.options import TaskOptions
     from faultline.app.transaction import JoinedTransaction
     from faultline.core.model import Submission
-    from faultline.store.joining import AsyncJoined, Joined, Session
+    from faultline.store.external_sessions import AsyncJoined, Joined, Session
 
     #: A session of the caller, or the transaction of a job.
     AnySession: TypeAlias = "Session | Transaction | BlockingTransaction | JoinedTransaction"
@@ -48,7 +48,7 @@ class JoinedTask(Generic[P, R]):
         :param kwargs: Named arguments of the function.
         """
         submission = self._task.bind(*args, **kwargs)
-        return self._app._enqueue_in(joined(self._session), [submission])[0].reading(self._task.returns)
+        return self._app._enqueue_in(adapter(self._session), [submission])[0].reading(self._task.returns)
 
     @must_await
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -85,7 +85,7 @@ class JoinedApp:
 
         :param submissions: Jobs as `task.bind(…)` makes them.
         """
-        handles: list[JobHandle[Any]] = self._app._enqueue_in(joined(self._session), submissions)
+        handles: list[JobHandle[Any]] = self._app._enqueue_in(adapter(self._session), submissions)
         return handles
 
     @must_await
@@ -101,7 +101,7 @@ class JoinedApp:
         :param payload: A dict or a dataclass. Its fields become the arguments of the tasks.
         :param idempotency_key: Published again with the same key, each task gets no second job.
         """
-        handles: list[JobHandle[Any]] = self._app._publish_in(joined(self._session), topic, payload, idempotency_key)
+        handles: list[JobHandle[Any]] = self._app._publish_in(adapter(self._session), topic, payload, idempotency_key)
         return handles
 
     @must_await
@@ -132,7 +132,7 @@ class JoinedApp:
         :param by: Who sends it. The journal then records it, with the login.
         """
         doing = self._app._signalling(job_id, name, payload, idempotency_key, key, for_call, by)
-        return bool(joined(self._session).run(doing))
+        return bool(adapter(self._session).run(doing))
 
     @must_await
     async def asignal(

@@ -11,7 +11,7 @@ from faultline.app.slips import check_named
 from faultline.app.unawaited import must_await
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState
-from faultline.store.reads import listing, unended
+from faultline.store.reads import cancellable, listing
 from faultline.values import plain
 
 if TYPE_CHECKING:
@@ -320,8 +320,10 @@ def _wanted(state: JobState | str | None, *others: Any) -> listing.Wanted:
     return listing.Wanted(_state(state), *others)
 
 
-def _unended(state: JobState | str | None, queue: str | None, task: str | None, group: str | None) -> unended.UnendedFilter:
-    return unended.UnendedFilter(queue, task, group, _state(state))
+def _unended(
+    state: JobState | str | None, queue: str | None, task: str | None, group: str | None
+) -> cancellable.UnendedFilter:
+    return cancellable.UnendedFilter(queue, task, group, _state(state))
 
 
 def _state(state: JobState | str | None) -> JobState | None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from faultline.core.model import Enqueued
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
-    from faultline.store.facts import Facts
-    from faultline.store.joining import AsyncJoined, Joined
+    from faultline.store.database_facts import Facts
+    from faultline.store.external_sessions import AsyncJoined, Joined
     from faultline.store.statement import Statement
 
 _BATCH_JOBS_MAX = 2_000

@@ -18,8 +18,8 @@ from faultline.core.bounds import KEY_LENGTH_MAX, TASK_LENGTH_MAX, TOPIC_LENGTH_
 from faultline.core.checks import check_name, check_readable
 from faultline.core.errors import ConfigError, JobRejected, declaring
 from faultline.core.model import Submission
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store.verbs import topics
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from faultline.core.ids import Ids
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
-    from faultline.store.joining import AsyncJoined, Joined
+    from faultline.store.external_sessions import AsyncJoined, Joined
     from faultline.store.statement import Statement
     from faultline.store.verbs.topics import Published
 
@@ -161,7 +161,7 @@ def _publish(job: Submission, ids: Ids | None = None, *, appears_late: bool = Fa
 
 
 def _unsubscribe(topic: str, task: Task[..., Any] | str, reason: str | None, by: str | None) -> Statement[bool]:
-    who.check(by, reason)
+    actor.check(by, reason)
     _check_topic(topic)
     name = task.name if isinstance(task, Task) else task
     check_name("the task", name, TASK_LENGTH_MAX)

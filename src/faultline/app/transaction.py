@@ -20,15 +20,15 @@ from faultline.app.blocks import refuse_async_with, refuse_with
 from faultline.app.texts import result_text
 from faultline.app.unawaited import Pending, refuse_unawaited, shortened
 from faultline.core.errors import ConfigError, FenceBroken
-from faultline.store.joining import AsyncJoined, Joined
-from faultline.store.joining.faults import as_psycopg
+from faultline.store.external_sessions import AsyncJoined, Joined
+from faultline.store.external_sessions.translation import as_psycopg
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
     from faultline.core.model import Json
-    from faultline.store.lending import Loan
+    from faultline.store.pool.loans import Loan
 
 _ENDS_TRANSACTION = re.compile(
     r"(?:begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b",

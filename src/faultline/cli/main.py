@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from faultline.cli import others
+from faultline.cli import plugins
 from faultline.core.errors import ConfigError, FaultlineError, SetupError
 from faultline.core.settings_file import File
 
@@ -24,7 +24,7 @@ _SENTENCE = 200
 #: all of them takes longer than most commands.
 SECTIONS = {
     "Jobs": {
-        "enqueue": "enqueuing.enqueue",
+        "enqueue": "enqueue.enqueue",
         "jobs": "jobs.jobs",
         "job": "jobs.job",
         "cancel": "jobs.cancel",
@@ -36,7 +36,7 @@ SECTIONS = {
         "waiting": "flows.waiting",
     },
     "Running": {
-        "worker": "work.worker",
+        "worker": "worker.worker",
         "serve": "serve.serve",
         "api-keys": "keys.keys",
         "queues": "queues.queues",
@@ -86,16 +86,16 @@ class Sections(TyperGroup):
         return [] if self._without_options else list(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *others.installed()]
+        return [*super().list_commands(ctx), *plugins.installed()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the framework's signature
-        if cmd_name not in _MODULES and cmd_name not in others.installed():
-            others.refuse_missing(cmd_name)
+        if cmd_name not in _MODULES and cmd_name not in plugins.installed():
+            plugins.refuse_missing(cmd_name)
             return None
         return _built(cmd_name, _defined(cmd_name))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the framework's signature
-        sections = {**SECTIONS, others.SECTION: dict.fromkeys(others.installed(), "")}
+        sections = {**SECTIONS, plugins.SECTION: dict.fromkeys(plugins.installed(), "")}
         for about, commands in sections.items():
             rows = [(f"{name:<9}", _sentence(_defined(name))) for name in commands]
             if rows:
@@ -106,9 +106,9 @@ class Sections(TyperGroup):
 def _defined(name: str) -> Any:
     """The function of a command, or its group."""
     if name not in _MODULES:
-        return others.installed()[name].load()
+        return plugins.installed()[name].load()
     module, _, attribute = _MODULES[name].partition(".")
-    return getattr(import_module(f"faultline.cli.{module}"), attribute)
+    return getattr(import_module(f"faultline.cli.commands.{module}"), attribute)
 
 
 def _built(name: str, defined: Any) -> Any:

@@ -11,7 +11,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from faultline.cli.database import resolved
+from faultline.cli.commands.database import resolved
 from faultline.core.errors import FaultlineError
 from faultline.core.model import Submission
 from faultline.store import verbs

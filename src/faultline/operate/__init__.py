@@ -9,6 +9,7 @@ An operation is a `Statement`, for blocking and async databases; it is logged wh
 from __future__ import annotations
 
 from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
+from faultline.operate.actor import check_reason, plain, signature, this_user
 from faultline.operate.flows import signal
 from faultline.operate.jobs import CancelJobs, RetryFailed, cancel, fork, retry, undo
 from faultline.operate.keys import add_key, revoke_key
@@ -25,7 +26,6 @@ from faultline.operate.schedules import (
     set_schedule,
 )
 from faultline.operate.settings import change_setting
-from faultline.operate.who import check_reason, plain, signature, this_user
 
 __all__ = [
     "BY_LENGTH_MAX",

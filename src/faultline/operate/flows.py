@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from faultline.core import bounds
 from faultline.core.checks import check_text
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store.verbs import flow
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def signal(
     `for_call`: the number of the wait that it answers; one that is over refuses it. With `only_queues`, jobs of other queues
     are not found. With `by`, the journal records who sent it.
     """
-    who.check(by, None)
+    actor.check(by, None)
     number = str(for_call) if isinstance(for_call, int) else for_call
     check_text("the name of a signal", name, bounds.SIGNAL_NAME_LENGTH_MAX)
     for what, text in (("key", key), ("for_call", number), ("idempotency_key", idempotency_key)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from faultline.core import events
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store import verbs
-from faultline.store.reads import failures, unended
+from faultline.store.reads import cancellable, failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def cancel(
     only_queues: Sequence[str] | None = None,
 ) -> Statement[JobState]:
     """Cancel a job, and with `undo` its sagas. With `only_queues`, jobs of other queues are not found."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.cancel(job_id, reason, undo=undo, only_queues=only_queues, by=by)
     return logged(statement, "job_cancelled_by_request", job_id=job_id, by=by, reason=reason)
 
@@ -42,7 +42,7 @@ def retry(
     job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[JobState]:
     """Retry a failed or cancelled job. With `only_queues`, jobs of other queues are not found."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.retry(job_id, only_queues=only_queues, by=by, reason=reason)
     return logged(statement, "job_retried_by_request", job_id=job_id, by=by, reason=reason)
 
@@ -51,7 +51,7 @@ def undo(
     job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[JobState]:
     """Undo the sagas of a failed or cancelled job. With `only_queues`, jobs of other queues are not found."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.undo(job_id, only_queues=only_queues, by=by, reason=reason)
     return logged(statement, "job_undone_by_request", job_id=job_id, by=by, reason=reason)
 
@@ -70,7 +70,7 @@ def fork(
 
     With `only_queues`, jobs of other queues are not found.
     """
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.fork(job_id, before, args, new_id=new_id, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "job_forked_by_request", job_id=job_id, before=before, by=by, reason=reason)
 
@@ -96,7 +96,7 @@ class _InBatches(Generic[W, C]):
     """
 
     def __init__(self, which: W, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None) -> None:
-        who.check(by, reason)
+        actor.check(by, reason)
         self._which = which
         self._by = by
         self._reason = reason
@@ -152,8 +152,8 @@ class RetryFailed(_InBatches["failures.FailedFilter", "failures.Cursor"]):
 class CancelJobs(_InBatches["unended.UnendedFilter", "UUID"]):
     """Cancel queued and running jobs."""
 
-    def _next(self, which: unended.UnendedFilter, max_jobs: int) -> Statement[unended.Cancelled]:
-        return unended.cancel(which, max_jobs=max_jobs, by=self._by, reason=self._reason)
+    def _next(self, which: cancellable.UnendedFilter, max_jobs: int) -> Statement[cancellable.Cancelled]:
+        return cancellable.cancel(which, max_jobs=max_jobs, by=self._by, reason=self._reason)
 
     def _log(self) -> None:
         events.emit("jobs_cancelled_by_request", jobs=self.jobs, by=self._by, reason=self._reason)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store.verbs import access
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_key(
     by: str | None = None,
 ) -> Statement[datetime | None]:
     """Add a key. Returns when it expires."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = access.add(
         key_id, digest, name=name, scopes=scopes, queues=queues, valid_seconds=valid_seconds, by=by, reason=reason
     )
@@ -37,6 +37,6 @@ def add_key(
 
 def revoke_key(key_id: UUID, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
     """Revoke a key. Returns whether there is such a key."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = access.revoke(key_id, by=by, reason=reason)
     return logged(statement, "api_key_revoked", done=bool, key_id=key_id, by=by, reason=reason)

@@ -8,8 +8,8 @@ from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.core.checks import check_name, check_queue
 from faultline.core.errors import JobRejected
 from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE, check_budget, check_fields, check_group
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store.verbs import budget as verbs
 from faultline.store.verbs import limit
 
@@ -26,7 +26,7 @@ def set_limit(
 
     `group`: "" is the queue as a whole, "*" each of its groups. Fields that are not named stay as they are.
     """
-    who.check(by, reason)
+    actor.check(by, reason)
     _check_names(queue, group)
     check_fields(fields, whole_queue=group == WHOLE_QUEUE)
     statement = limit.set_limit(queue, group, fields, by=by, reason=reason)
@@ -38,7 +38,7 @@ def reset_limit(
     queue: str, group: str = WHOLE_QUEUE, *, reason: str | None = None, by: str | None = None
 ) -> Statement[bool]:
     """Undo what people have set for it: what the code declares counts again. Returns whether anything was set."""
-    who.check(by, reason)
+    actor.check(by, reason)
     _check_names(queue, group)
     statement = limit.reset_limit(queue, group, by=by, reason=reason)
     return logged(statement, "limit_reset_by_request", done=bool, queue=queue, group=group, by=by, reason=reason)
@@ -48,7 +48,7 @@ def set_budget(
     budget: str, fields: Mapping[str, Any], *, reason: str | None = None, by: str | None = None
 ) -> Statement[bool]:
     """Set `rate`, `per` and `burst` of a budget, over what the code declares."""
-    who.check(by, reason)
+    actor.check(by, reason)
     check_budget(budget)
     check_fields(fields)
     if fields.get("rate") is None or fields.keys() - {"rate", "per", "burst"}:
@@ -60,7 +60,7 @@ def set_budget(
 
 def reset_budget(budget: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
     """Undo what people have set for it: what the code declares counts again. One that no code declares is removed."""
-    who.check(by, reason)
+    actor.check(by, reason)
     check_budget(budget)
     statement = verbs.set_budget(budget, None, by=by, reason=reason)
     return logged(statement, "budget_reset_by_request", budget=budget, by=by, reason=reason)

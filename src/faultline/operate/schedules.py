@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from faultline.core.checks import check_moment, check_name
 from faultline.core.errors import JobRejected
 from faultline.core.schedules import BACKFILL_MAX, NAME_LENGTH_MAX, Policy
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store.reads.schedules import rule_of
 from faultline.store.verbs import schedules as verbs
 
@@ -42,7 +42,7 @@ def set_schedule(
     With `only_queues`, its jobs may go to these queues only, before and after.
     Without a policy, the latest missed tick within a day is caught up, overlaps are allowed, and there is no jitter.
     """
-    who.check(by, reason)
+    actor.check(by, reason)
     spec = verbs.spec_text(rule, job, policy or Policy())
     statement = verbs.set_schedule(_named(name), spec, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, rule=rule.text, by=by, reason=reason)
@@ -52,7 +52,7 @@ def reset_schedule(
     name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[bool]:
     """Give a schedule that somebody has changed back to what the code says. Returns whether this changed anything."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.set_schedule(_named(name), None, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, by=by, reason=reason)
 
@@ -61,7 +61,7 @@ def remove_schedule(
     name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[bool]:
     """Remove a schedule. Returns whether there was one. One that is in the code of a living worker is refused."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.remove_schedule(_named(name), by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_removed_by_request", done=bool, schedule=name, by=by, reason=reason)
 
@@ -70,7 +70,7 @@ def pause_schedule(
     name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[datetime]:
     """Pause a schedule. Returns since when."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.pause_schedule(_named(name), by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_paused_by_request", schedule=name, by=by, reason=reason)
 
@@ -84,7 +84,7 @@ def resume_schedule(
     only_queues: Sequence[str] | None = None,
 ) -> Statement[bool]:
     """Resume a schedule: ticks from now on count, or from `next_at` on. Returns whether it was paused."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.resume_schedule(_named(name), next_at, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_resumed_by_request", done=bool, schedule=name, by=by, reason=reason)
 
@@ -93,7 +93,7 @@ def run_schedule(
     name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[UUID]:
     """Enqueue the job of a schedule now, beside its ticks. Returns its id."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.run_schedule(_named(name), by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_run_by_request", schedule=name, by=by, reason=reason)
 
@@ -112,7 +112,7 @@ def backfill(
     Read the schedule first: its ticks are computed from its rule. More than 10,000 ticks raise `JobRejected` with the count,
     before anything is computed one by one. Ticks that have yet to come are left out.
     """
-    who.check(by, reason)
+    actor.check(by, reason)
     check_backfill(first, last)
     if first > schedule.clock:
         raise JobRejected(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.operate import who
-from faultline.operate.who import logged
+from faultline.operate import actor
+from faultline.operate.actor import logged
 from faultline.store import verbs
 
 if TYPE_CHECKING:
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 def change_setting(name: str, value: int, *, reason: str | None = None, by: str | None = None) -> Statement[int]:
     """Change one setting. Returns its value before."""
-    who.check(by, reason)
+    actor.check(by, reason)
     statement = verbs.change_setting(name, value, reason, by=by)
     return logged(statement, "setting_changed", setting=name, value=value, by=by, reason=reason)

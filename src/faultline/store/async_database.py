@@ -16,17 +16,10 @@ from psycopg.rows import tuple_row
 from faultline.core.database_time import DatabaseTime
 from faultline.core.host import Host
 from faultline.core.settings import whole
-from faultline.store.answer import Answer, unanswered
-from faultline.store.async_pool import AsyncPool
-from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, aconnect, is_full
-from faultline.store.deadline import Deadline, auntil
-from faultline.store.facts import FACTS, Facts, read_clock, read_facts
-from faultline.store.joining.joined import AsyncJoined
-from faultline.store.lending import Loan, Terms
-from faultline.store.pools import AsyncPools
-from faultline.store.room import Room
-from faultline.store.servers import HISTORY, servers_of
-from faultline.store.surroundings import (
+from faultline.store.connection.connecting import CONNECT_SECONDS, NAME, Patience, aconnect, is_full
+from faultline.store.connection.deadline import Deadline, auntil
+from faultline.store.connection.servers import HISTORY, servers_of
+from faultline.store.connection.session_settings import (
     CLEAN_SECONDS,
     about_session,
     cleaning,
@@ -35,8 +28,15 @@ from faultline.store.surroundings import (
     set_again,
     taken_over,
 )
+from faultline.store.connection.state import is_simulated, wire
+from faultline.store.database_facts import FACTS, Facts, read_clock, read_facts
+from faultline.store.external_sessions.adapter import AsyncJoined
+from faultline.store.pool.async_pool import AsyncPool
+from faultline.store.pool.fair_semaphore import Room
+from faultline.store.pool.loans import Loan, Terms
+from faultline.store.pool.pools import AsyncPools
+from faultline.store.resend import Answer, unanswered
 from faultline.store.translation import connection_was_lost, translated
-from faultline.store.wires import is_simulated, wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

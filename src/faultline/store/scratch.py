@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline.store.connecting import reading_dsn
+from faultline.store.connection.connecting import reading_dsn
 from faultline.store.install import migrate
 from faultline.store.translation import translated
 

@@ -11,7 +11,7 @@ import psycopg
 
 from faultline.core import errors
 from faultline.core.settings import without_password
-from faultline.store.connecting import InvalidDsn, NoConnection
+from faultline.store.connection.connecting import InvalidDsn, NoConnection
 from faultline.store.install import migrate, rights
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """The application: `create_app(dsn)` is all of the HTTP service, ready for uvicorn.
 
-    /health, /ready      for orchestrators                                web/watch.py
-    /metrics             for Prometheus                                   web/scrape.py
+    /health, /ready      for orchestrators                                web/server/health_routes.py
+    /metrics             for Prometheus                                   web/server/metrics_route.py
     /api/v1/...          for programs; described at /openapi.json         web/api/
-    /, /static           for people                                       web/pages/, web/assets.py
+    /, /static           for people                                       web/pages/, web/server/assets.py
 
 Every request passes `guard` (size of bodies, security headers); every route asks `access.needs(scope)` who is calling; every
 refusal is a `Problem`. `app.state.service` is the `Service` that all of them share.
@@ -23,13 +23,14 @@ from starlette.routing import Match
 from faultline.core import events
 from faultline.core.build import version
 from faultline.core.errors import FaultlineError, JobNotFound
-from faultline.web import api, assets, pages, scrape, watch
-from faultline.web.databases import Limits
-from faultline.web.guard import Guard
-from faultline.web.problems import Problem, problem_of
-from faultline.web.proxies import Proxies
-from faultline.web.service import Service, service_of
-from faultline.web.shapes import JSON_OBJECT, JSON_VALUE, PATTERNS_IN_WORDS
+from faultline.web import api, pages
+from faultline.web.api.shapes import JSON_OBJECT, JSON_VALUE, PATTERNS_IN_WORDS
+from faultline.web.auth.proxies import Proxies
+from faultline.web.server.databases import Limits
+from faultline.web.server.problems import Problem, problem_of
+from faultline.web.server.security_middleware import Guard
+from faultline.web.server.server import assets, health_routes, metrics_route
+from faultline.web.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,8 +79,8 @@ def create_app(
     _describe_arguments(app)
     for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
-    app.include_router(watch.router)
-    app.include_router(scrape.router)
+    app.include_router(health_routes.router)
+    app.include_router(metrics_route.router)
     app.include_router(api.router)
     app.include_router(pages.router)
     app.include_router(assets.router)

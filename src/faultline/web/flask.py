@@ -16,7 +16,7 @@ from faultline.web.mounted import Dashboard, Visitor
 
 if TYPE_CHECKING:
     from faultline.app.application import Faultline
-    from faultline.web.databases import Limits
+    from faultline.web.server.databases import Limits
 
 _KEY = "faultline.visitor"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]

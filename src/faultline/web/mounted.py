@@ -22,17 +22,17 @@ from starlette.responses import Response
 
 from faultline.core.errors import ConfigError
 from faultline.store.verbs.access import SCOPES
-from faultline.web.access import VISITOR, VISITOR_NOW
 from faultline.web.app import create_app
-from faultline.web.caller import visiting
-from faultline.web.problems import Problem
+from faultline.web.auth.access import VISITOR, VISITOR_NOW
+from faultline.web.auth.caller import visiting
+from faultline.web.server.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from faultline.app.application import Faultline
-    from faultline.web.caller import Caller
-    from faultline.web.databases import Limits
+    from faultline.web.auth.caller import Caller
+    from faultline.web.server.databases import Limits
 
 _COOKIE = "faultline_form"
 _LINK = re.compile(rb'\b(href|src|action|formaction|hx-get|hx-post)="/(?!/)')

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.worker.base.force_exit import CLOSE_SECONDS, end, end_after
-from faultline.worker.companion.process.memory import NamelessFile
+from faultline.worker.companion.memory import NamelessFile
 from faultline.worker.signals import SIGNALS, restore_signals, stop_on_signals
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from faultline.worker.claim import poll
 from faultline.worker.claim.feed import CLAIM_MAX, Feed
 from faultline.worker.claim.poll import Poll
 from faultline.worker.claim.wakeups import Hints
-from faultline.worker.companion.process.client import Standby
-from faultline.worker.companion.process.loop_watchdog import LoopTick
+from faultline.worker.companion.client import Standby
+from faultline.worker.companion.loop_watchdog import LoopTick
 from faultline.worker.lease.heartbeat import Heartbeat
 from faultline.worker.lease.lease_table import Leases
 from faultline.worker.lease.permits import Permits
@@ -35,13 +35,13 @@ from faultline.worker.run.crash_quarantine import CrashQuarantine
 from faultline.worker.run.executor import Executor
 from faultline.worker.run.lifespan import Lifespans, StoppedEarly
 from faultline.worker.run.recycling import Recycling
-from faultline.worker.upkeep.maintenance.declaration_diff import Replaced
-from faultline.worker.upkeep.maintenance.duplicate_tasks import log_namesakes
-from faultline.worker.upkeep.maintenance.limit_declarations import Declaring
-from faultline.worker.upkeep.maintenance.maintenance import Upkeep
-from faultline.worker.upkeep.maintenance.registration import Announcing, Subscribing
-from faultline.worker.upkeep.maintenance.resolver import Resolver
-from faultline.worker.upkeep.maintenance.scheduler import Scheduler
+from faultline.worker.upkeep.declaration_diff import Replaced
+from faultline.worker.upkeep.duplicate_tasks import log_namesakes
+from faultline.worker.upkeep.limit_declarations import Declaring
+from faultline.worker.upkeep.maintenance import Upkeep
+from faultline.worker.upkeep.registration import Announcing, Subscribing
+from faultline.worker.upkeep.resolver import Resolver
+from faultline.worker.upkeep.scheduler import Scheduler
 from faultline.worker.write.completer import Completer
 from faultline.worker.write.observers import Observers
 from faultline.worker.write.release_unstarted import Unstarted

@@ -49,7 +49,7 @@ _PARTS = {
     "worker/write/completer.py": "complete",
     "worker/write/batcher.py": "complete",
     "store/async_database.py": "database and pool",
-    "store/async_pool.py": "database and pool",
+    "store/pool/async_pool.py": "database and pool",
     "store/translation.py": "database and pool",
     "psycopg/": "driver",
     "psycopg_binary/": "driver",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.cli.database import AsJson, resolved
+from faultline.cli.commands.database import AsJson, resolved
 from faultline.core.errors import ConfigError
 from faultline_proof.commands.proof import EMBEDDED, PrivateDsn
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.cli.database import AsJson, resolved
+from faultline.cli.commands.database import AsJson, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from faultline.core.model import Submission
-from faultline.drawing.epochs import epochs
+from faultline.explain.epochs import epochs
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from faultline.store import verbs
-from faultline.store.reads import failures, unended
+from faultline.store.reads import cancellable, failures
 from faultline.store.verbs import access
 from faultline_proof.probes.probe import expect, probe
 from faultline_proof.probes.writes import VERBS
@@ -77,7 +77,7 @@ def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions
         q, lambda q, _: q.run(failures.retry(failures.FailedFilter())), first=lambda q, lease: q.fail(lease, then="fail")
     )
     expect("synchronous_commit after retry_failed", bulk, "on")
-    together = _level_after(q, lambda q, _: q.run(unended.cancel(unended.UnendedFilter("default"))))
+    together = _level_after(q, lambda q, _: q.run(cancellable.cancel(cancellable.UnendedFilter("default"))))
     expect("synchronous_commit after cancel_jobs", together, "on")
     key = access.add(UUID(int=1), bytes(32), name="n", scopes=["read"])
     expect("synchronous_commit after add_api_key", _level_after(q, lambda q, _: q.run(key)), "on")

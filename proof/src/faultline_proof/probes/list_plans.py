@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
 from faultline.store import verbs
-from faultline.store.reads import listing, waiting
+from faultline.store.reads import listing, suspended
 from faultline.store.verbs import flow
 from faultline_proof.probes.flow_plans import rows_read
 from faultline_proof.probes.limit_stage import put
@@ -42,7 +42,7 @@ def the_inbox_of_a_signal_reads_those_that_wait_for_it(sessions: Sessions) -> No
     sessions.hand.execute("vacuum analyze faultline.calls")
     lease = q.new_lease()
     q.run(flow.suspend([lease], ['[{"number": "1", "kind": "signal", "name": "go", "seconds": 3600}]']))
-    page = _reads_few(q, "the inbox of one signal", waiting.waiting(name="go"))
+    page = _reads_few(q, "the inbox of one signal", suspended.waiting(name="go"))
     expect("who waits for it", [call.job_id for call in page.waiting], [lease.job_id])
 
 

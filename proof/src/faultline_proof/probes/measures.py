@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.measures import COUNTS
 from faultline.store import verbs
-from faultline.store.reads import overview, vitals
+from faultline.store.reads import doctor_queries, overview
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def a_sample_tells_jobs_and_queues_apart(sessions: Sessions) -> None:
         ("later", 0, 1, 0, 0, None),
     ]
     expect("samples", _sampled(q), found)
-    waits = {waiting.queue: waiting.oldest_seconds for waiting in q.run(vitals.waiting())}
+    waits = {waiting.queue: waiting.oldest_seconds for waiting in q.run(doctor_queries.waiting())}
     expect("waited since it was enqueued", waits["empty"], 1)
     (lease,) = q.claim(queue="empty")
     q.complete(lease)

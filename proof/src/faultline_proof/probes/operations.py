@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from faultline.store import verbs
-from faultline.store.reads import failures, unended
+from faultline.store.reads import cancellable, failures
 from faultline.store.verbs import access
 from faultline_proof.probes.probe import expect, probe, refused
 
@@ -50,7 +50,7 @@ def who_did_it_and_why_stands_in_the_journal(sessions: Sessions) -> None:
         q.run(verbs.cancel(waiting, "one", by="a"))
         q.run(verbs.retry(waiting, by="b", reason="two"))
         q.run(failures.retry(failures.FailedFilter(), by="c", reason="three"))
-        q.run(unended.cancel(unended.UnendedFilter("default"), max_jobs=1, by="h", reason="eight"))
+        q.run(cancellable.cancel(cancellable.UnendedFilter("default"), max_jobs=1, by="h", reason="eight"))
         q.run(verbs.pause("q", "four", by="d"))
         q.run(verbs.resume("q", by="e", reason="five"))
         q.run(verbs.resume("q", by="e", reason="five"))
@@ -167,10 +167,10 @@ def what_would_make_the_journal_lie_is_refused(sessions: Sessions) -> None:
     with q.unsaved():
         waiting, failed, key = q.enqueue(), q.new_lease(), UUID(int=1)
         q.fail(failed, then="fail")
-        which = unended.UnendedFilter("default")
+        which = cancellable.UnendedFilter("default")
         calls: dict[str, Callable[..., Statement[Any]]] = {
             "cancel": lambda by=None, reason=None: verbs.cancel(waiting, reason, by=by),
-            "cancel_jobs": lambda by=None, reason=None: unended.cancel(which, by=by, reason=reason),
+            "cancel_jobs": lambda by=None, reason=None: cancellable.cancel(which, by=by, reason=reason),
             "retry": lambda by=None, reason=None: verbs.retry(failed.job_id, by=by, reason=reason),
             "retry_failed": lambda by=None, reason=None: failures.retry(failures.FailedFilter(), by=by, reason=reason),
             "pause": lambda by=None, reason=None: verbs.pause("q", reason, by=by),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from faultline.core.model import Submission
 from faultline.core.schedules import Policy, Rule
 from faultline.store import verbs
-from faultline.store.reads import failures, unended, views
+from faultline.store.reads import cancellable, failures, views
 from faultline.store.verbs import access, budget, flow, graphs, limit, schedules, streams, topics
 from faultline_proof.probes.probe import expect, probe, refused
 
@@ -251,7 +251,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.resume("default"))
         q.run(verbs.change_setting("keep_keys_seconds", 60))
         q.run(failures.retry(failures.FailedFilter()))
-        q.run(unended.cancel(unended.UnendedFilter("nowhere")))
+        q.run(cancellable.cancel(cancellable.UnendedFilter("nowhere")))
         q.run(failures.groups(failures.FailedFilter()))
         q.reap()
         q.run(verbs.reconcile())

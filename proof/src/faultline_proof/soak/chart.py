@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from faultline.drawing import svg
-from faultline.drawing.svg import Label, escaped, line, text, ticks
+from faultline.explain import svg
+from faultline.explain.svg import Label, escaped, line, text, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from faultline.drawing.svg import escaped
+from faultline.explain.svg import escaped
 from faultline_proof.page import badge, checked, page, table
 from faultline_proof.soak import chart
 from faultline_proof.soak.judge import LOST, TWICE

@@ -28,8 +28,8 @@ from faultline.integrations.django.compat import (
 from faultline.integrations.django.results import result_of
 from faultline.integrations.django.running import reads
 from faultline.store import jsontext
-from faultline.store.joining import joined
-from faultline.store.joining.faults import as_psycopg
+from faultline.store.external_sessions import adapter
+from faultline.store.external_sessions.translation import as_psycopg
 from faultline.store.translation import connection_was_lost
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class FaultlineBackend(BaseTaskBackend):
         return Submission(path, jsontext.encode_args(given, f"the arguments of {path}"), **options.submitted())
 
     def _found(self, job_id: UUID, task: Any) -> Any:
-        connection = joined(self._connection)
+        connection = adapter(self._connection)
         record, *journal = [connection.run(one) for one in reads(job_id, 1 if task is not None else None)]
         if record is None:
             raise TaskResultDoesNotExist(str(job_id))

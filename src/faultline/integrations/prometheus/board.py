@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.errors import DatabaseUnavailable
 from faultline.store import verbs
-from faultline.store.reads import calendar, groups, invariants, limits, overview, waiting
+from faultline.store.reads import groups, invariants, limits, overview, suspended, tick_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,8 @@ class Seen:
     #: Since jobs were counted; None: never.
     counted_seconds_ago: float | None = None
     #: None: not counted yet.
-    flows: waiting.FlowTotals | None = None
-    schedules: calendar.ScheduleTotals | None = None
+    flows: suspended.FlowTotals | None = None
+    schedules: tick_history.ScheduleTotals | None = None
     #: Queues with limits; None: not looked at yet.
     limits: list[groups.QueueUse] | None = None
     budgets: list[BudgetRecord] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Board:
         self._seen: Seen | None = None
         self._seen_at = self._failed_at = float("-inf")
         self._asked_at = 0.0
-        self._flows: waiting.FlowTotals | None = None
+        self._flows: suspended.FlowTotals | None = None
         self._limits: list[groups.QueueUse] | None = None
         self._broken: set[str] = set()
         self._unchecked: set[str] = set()
@@ -117,8 +117,8 @@ class Board:
             sum(worker.alive for worker in self._database.run(overview.workers())),
             self._database.run(overview.connected_and_silent()),
             self._database.run(overview.counted_seconds_ago()),
-            self._flows if self._threads else self._database.run(waiting.totals()),
-            self._database.run(calendar.totals()),
+            self._flows if self._threads else self._database.run(suspended.totals()),
+            self._database.run(tick_history.totals()),
             self._limits if self._threads else self._database.run(groups.in_use()),
             self._database.run(limits.budgets()),
         )
@@ -150,7 +150,7 @@ class Board:
         except Exception as error:  # noqa: BLE001 - a login that may only read cannot count
             events.emit("sample_failed", error=str(error))
         try:
-            self._flows = self._database.run(waiting.totals())
+            self._flows = self._database.run(suspended.totals())
             self._limits = self._database.run(groups.in_use())
         except Exception as error:  # noqa: BLE001 - likewise
             events.emit("sample_failed", error=str(error))

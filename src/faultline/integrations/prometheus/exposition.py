@@ -17,7 +17,7 @@ from faultline.core.buckets import BOUNDS
 from faultline.core.errors import FaultlineError
 from faultline.core.measures import MEASURES
 from faultline.store.reads.schedules import STATES
-from faultline.store.reads.waiting import KINDS
+from faultline.store.reads.suspended import KINDS
 from faultline.worker.base.counters import NOTHING, REFUSALS
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from faultline.core.limits import BudgetRecord
     from faultline.integrations.prometheus.board import Board, Seen
-    from faultline.store.reads.calendar import ScheduleTotals
     from faultline.store.reads.groups import QueueUse
-    from faultline.store.reads.waiting import FlowTotals
+    from faultline.store.reads.suspended import FlowTotals
+    from faultline.store.reads.tick_history import ScheduleTotals
     from faultline.worker.base.counters import Report
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

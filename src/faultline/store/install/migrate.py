@@ -33,7 +33,7 @@ from faultline.core.errors import (
     SchemaMissing,
 )
 from faultline.store import verbs
-from faultline.store.install import installed, shape
+from faultline.store.install import constraints, schema_diff
 from faultline.store.install.replace import LOCK, drop_replaced, replace_definitions
 from faultline.store.install.schema_text import (
     BOOK,
@@ -268,7 +268,7 @@ def _lock_tables(connection: psycopg.Connection, tables: set[str], mode: str) ->
 
 def _apply_file(connection: psycopg.Connection, migration: Migration) -> str:
     """Apply a numbered file and record it, in one transaction. A file whose columns exist has only lost its record."""
-    statement = shape.applied()
+    statement = constraints.applied()
     was_applied = migration.number in statement.read(connection.execute(statement.sql.encode()).fetchall())
     if not was_applied:
         connection.execute(migration.text.encode())
@@ -295,7 +295,7 @@ def _validate(connection: psycopg.Connection) -> None:
 
 def _count_on(connection: psycopg.Connection) -> list[str]:
     """Repair the journal's numbering, after a change by a person or a copy without sequences."""
-    statement = shape.numbering()
+    statement = constraints.numbering()
     found = statement.read(connection.execute(statement.sql.encode()).fetchall())
     if found is None or (found.plain and not found.behind):
         return []
@@ -367,7 +367,7 @@ def _damage(connection: psycopg.Connection) -> list[str]:
     """What is missing or altered: after a restore without the roles, or by a person."""
     return [
         thing
-        for statement in installed.repairable()
+        for statement in schema_diff.repairable()
         for thing in statement.read(connection.execute(statement.sql.encode(), statement.params).fetchall())
     ]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from faultline.store.install.marks import mark_functions, mark_guards, mark_replaced, mark_views, replaced
+from faultline.store.install.definition_marks import mark_functions, mark_guards, mark_replaced, mark_views, replaced
 from faultline.store.install.rights import verbs
 from faultline.store.install.schema_text import Definition, definition_files
 

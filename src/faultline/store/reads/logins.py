@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from faultline.store.reads.vitals import ROLES
+from faultline.store.reads.doctor_queries import ROLES
 from faultline.store.rows import Column, RowOf
 from faultline.store.statement import Statement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from faultline.web.api import events, flows, jobs, limits, operate, queues, schedules, streams, submit
-from faultline.web.routes import REFUSALS
+from faultline.web.api.routes import REFUSALS
 
 router = APIRouter(prefix="/api/v1", responses=REFUSALS)
 for part in (submit, operate, limits, flows, streams, jobs, queues, schedules, events):

@@ -18,14 +18,14 @@ from pydantic.json_schema import SkipJsonSchema
 
 from faultline.core import events
 from faultline.store import jsontext
-from faultline.web.access import needs, still_let_in
-from faultline.web.caller import Caller
-from faultline.web.service import service_of
+from faultline.web.auth.access import needs, still_let_in
+from faultline.web.auth.caller import Caller
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from faultline.web.changes import Changes, Client
+    from faultline.web.live.changes import Changes, Client
 
 router = APIRouter(tags=["watch"])
 

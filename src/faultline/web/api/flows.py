@@ -9,16 +9,16 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 
 from faultline import operate
 from faultline.core.errors import JobNotFound
-from faultline.store.reads import listing, views, waiting
+from faultline.store.reads import listing, suspended, views
 from faultline.store.reads.flows import Flow
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.flows import flow_of
-from faultline.web.problems import Problem
-from faultline.web.routes import CheckedRoute
-from faultline.web.service import service_of
-from faultline.web.shapes import Fork, Forked, NewSignal, NewSignalByKey, SentSignal, WaitingFilter, WaitingPage
+from faultline.web.api import cursors
+from faultline.web.api.routes import CheckedRoute
+from faultline.web.api.shapes import Fork, Forked, NewSignal, NewSignalByKey, SentSignal, WaitingFilter, WaitingPage
+from faultline.web.api.visible_flow import flow_of
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 router = APIRouter(tags=["flows"], route_class=CheckedRoute)
 
@@ -93,13 +93,13 @@ async def one_flow(request: Request, job_id: UUID, caller: Reader) -> Flow:
 @router.get("/waiting", summary="List what suspended jobs wait for")
 async def list_waiting(request: Request, wanted: Annotated[WaitingFilter, Query()], caller: Reader) -> WaitingPage:
     """What suspended jobs wait for: signals by name, longest first; all other waits by the age of their jobs."""
-    order = waiting.order_of("signal" if wanted.name is not None else wanted.kind)
+    order = suspended.order_of("signal" if wanted.name is not None else wanted.kind)
     behind = None if wanted.cursor is None else cursors.decode(wanted.cursor, order.name, order.types)
     page = await (
         service_of(request)
         .read_for(caller)
         .run(
-            waiting.waiting(
+            suspended.waiting(
                 kind=wanted.kind,
                 name=wanted.name,
                 only_queues=caller.only_queues,

@@ -9,13 +9,13 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request
 
 from faultline.core.errors import JobNotFound
-from faultline.drawing.epochs import epochs
+from faultline.explain.epochs import epochs
 from faultline.store.reads import failures, listing, views
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.service import service_of
-from faultline.web.shapes import FailureFilter, Failures, Job, JobFilter, JobPage, LedgerEntry
+from faultline.web.api import cursors
+from faultline.web.api.shapes import FailureFilter, Failures, Job, JobFilter, JobPage, LedgerEntry
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
+from faultline.web.server.service import service_of
 
 router = APIRouter(tags=["jobs"])
 

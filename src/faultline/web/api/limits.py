@@ -10,25 +10,17 @@ from faultline import operate
 from faultline.core.limits import WHOLE_QUEUE
 from faultline.store.reads import groups as reads
 from faultline.store.reads import limits as stored
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.limit_shapes import (
-    BudgetChange,
-    Budgets,
-    GroupFilter,
-    GroupLimitChange,
-    Groups,
-    LimitChange,
-    Limits,
-)
-from faultline.web.problems import Problem
-from faultline.web.routes import CheckedRoute
-from faultline.web.service import service_of
-from faultline.web.shapes import GroupKey, QueueName, Reason
+from faultline.web.api import cursors
+from faultline.web.api.limit_shapes import BudgetChange, Budgets, GroupFilter, GroupLimitChange, Groups, LimitChange, Limits
+from faultline.web.api.routes import CheckedRoute
+from faultline.web.api.shapes import GroupKey, QueueName, Reason
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
-    from faultline.web.share import Share
+    from faultline.web.auth.connection_share import Share
 
 router = APIRouter(tags=["queues"], route_class=CheckedRoute)
 

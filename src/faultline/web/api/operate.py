@@ -9,15 +9,15 @@ from fastapi import APIRouter, Body, Depends, Path, Request
 
 from faultline import operate
 from faultline.core.states import JobState
-from faultline.store.reads import failures, unended
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.bulk_shapes import CancelJobs, ChangedJobs, RetryFailed
-from faultline.web.caller import Caller
-from faultline.web.problems import Problem
-from faultline.web.routes import CheckedRoute
-from faultline.web.service import service_of
-from faultline.web.shapes import Changed, Paused, QueueName, Resumed, Why, WhyCancelled
+from faultline.store.reads import cancellable, failures
+from faultline.web.api import cursors
+from faultline.web.api.bulk_shapes import CancelJobs, ChangedJobs, RetryFailed
+from faultline.web.api.routes import CheckedRoute
+from faultline.web.api.shapes import Changed, Paused, QueueName, Resumed, Why, WhyCancelled
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 router = APIRouter(route_class=CheckedRoute)
 
@@ -51,16 +51,16 @@ async def undo(request: Request, job_id: UUID, caller: Operator, body: Because =
 @router.post("/jobs/cancel", tags=["jobs"], summary="Cancel queued and running jobs, or only count them")
 async def cancel_jobs(request: Request, body: CancelJobs, caller: Operator) -> ChangedJobs:
     service = service_of(request)
-    which = unended.UnendedFilter(
+    which = cancellable.UnendedFilter(
         queue=body.queue,
         task=body.task,
         group=body.group,
         state=None if body.state is None else JobState(body.state),
         only_queues=caller.only_queues,
-        before=None if body.cursor is None else cursors.decode(body.cursor, "unended", unended.CURSOR_TYPES)[0],
+        before=None if body.cursor is None else cursors.decode(body.cursor, "unended", cancellable.CURSOR_TYPES)[0],
     )
     if body.preview:
-        count = await service.read_for(caller).run(unended.count(which))
+        count = await service.read_for(caller).run(cancellable.count(which))
         more, until = count.behind is not None, count.until or count.behind
         return ChangedJobs(preview=True, jobs=count.jobs, at_least=more, next_cursor=_unended_cursor(until))
     work = operate.CancelJobs(which, reason=body.reason, by=caller.signed(), jobs_max=body.max_jobs)

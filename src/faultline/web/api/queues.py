@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store.reads import overview
-from faultline.web.access import needs
-from faultline.web.caller import Caller, seen_by
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
-from faultline.web.shapes import Queues, Verdict, Workers
+from faultline.web.api.shapes import Queues, Verdict, Workers
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller, seen_by
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 router = APIRouter()
 

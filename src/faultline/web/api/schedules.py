@@ -8,13 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Depends, Path, Query, Request
 
 from faultline import operate
-from faultline.operate import named
-from faultline.store.reads import calendar, overview, schedules, views
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.problems import Problem
-from faultline.web.routes import SCHEDULE_PATHS, CheckedRoute
-from faultline.web.schedules import (
+from faultline.operate import schedule_notes
+from faultline.store.reads import overview, schedules, tick_history, views
+from faultline.web.api.routes import SCHEDULE_PATHS, CheckedRoute
+from faultline.web.api.schedule_shapes import (
     UPCOMING_MAX,
     Backfill,
     Backfilled,
@@ -33,8 +30,11 @@ from faultline.web.schedules import (
     backfilling,
     find,
 )
-from faultline.web.service import service_of
-from faultline.web.shapes import Why
+from faultline.web.api.shapes import Why
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 router = APIRouter(tags=["schedules"], route_class=CheckedRoute)
 
@@ -59,7 +59,7 @@ async def list_schedules(request: Request, caller: Reader) -> Schedules:
 async def list_ticks(request: Request, name: Name, wanted: Annotated[TickFilter, Query()], caller: Reader) -> Ticks:
     """Newest first. Missed ticks that follow each other are one entry."""
     line = await find(request, caller, name)
-    statement = calendar.ticks(line.name, before=wanted.before, page_rows=wanted.limit)
+    statement = tick_history.ticks(line.name, before=wanted.before, page_rows=wanted.limit)
     page = await service_of(request).read_for(caller).run(statement)
     return Ticks(ticks=page.ticks, next_before=page.before)
 
@@ -88,8 +88,8 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
     theirs = there if there is not None and caller.may_touch(there.queue) else None
     doubts: list[str] = []
     if "queue" not in body.model_fields_set:
-        found = named.queue_for(body.task, workers, theirs)
-        doubts += [] if found else named.unsure(body.task, workers)
+        found = schedule_notes.queue_for(body.task, workers, theirs)
+        doubts += [] if found else schedule_notes.unsure(body.task, workers)
         body = body.model_copy(update={"queue": found or body.queue})
     if not caller.may_touch(body.queue):
         raise Problem(
@@ -111,7 +111,8 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
         only_queues=caller.only_queues,
     )
     changed = await service_of(request).operate.run(doing)
-    doubts += named.changes(name, job, there) + named.doubts(body.task, body.queue, body.rule(), workers, now)
+    doubts += schedule_notes.changes(name, job, there)
+    doubts += schedule_notes.doubts(body.task, body.queue, body.rule(), workers, now)
     return SetSchedule(name=name, changed=changed, queue=body.queue, warnings=doubts)
 
 

@@ -19,11 +19,11 @@ from faultline.core import events
 from faultline.core.errors import FaultlineError, JobNotFound
 from faultline.store import jsontext
 from faultline.store.verbs.streams import Chunks, Position, chunks, no_job
-from faultline.web.access import needs, still_let_in
-from faultline.web.caller import Caller
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
-from faultline.web.shapes import StreamName
+from faultline.web.api.shapes import StreamName
+from faultline.web.auth.access import needs, still_let_in
+from faultline.web.auth.caller import Caller
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

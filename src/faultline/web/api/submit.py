@@ -16,12 +16,12 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from faultline.core.errors import KeyConflict
 from faultline.core.model import Submission
 from faultline.store import jsontext, verbs
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.problems import Problem
-from faultline.web.routes import CheckedRoute
-from faultline.web.service import service_of
-from faultline.web.shapes import EnqueuedJob, EnqueuedJobs, NewJob, NewJobs
+from faultline.web.api.routes import CheckedRoute
+from faultline.web.api.shapes import EnqueuedJob, EnqueuedJobs, NewJob, NewJobs
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of, refused_form
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import HERE, go
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of, refused_form
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import RedirectResponse
 
-    from faultline.web.forms import Form
+    from faultline.web.server.forms import Form
 
 router = APIRouter()
 _PAGE = "/queues"

@@ -9,20 +9,20 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
 from faultline.core.model import JobState
-from faultline.store.reads import unended
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.store.reads import cancellable
+from faultline.web.api import cursors
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.jobs import Filters
 from faultline.web.pages.shell import HERE, go, show
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
 
-    from faultline.web.share import Share
+    from faultline.web.auth.connection_share import Share
 
 router = APIRouter()
 Operator = Annotated[Caller, Depends(needs("operate"))]
@@ -57,7 +57,7 @@ async def cancel(request: Request, caller: Operator) -> RedirectResponse:
         )
     which, reason, until = _which(caller, filters), form.why("reason"), form.one("until")
     if until is not None:
-        which = which.behind(cursors.decode(until, "unended", unended.CURSOR_TYPES)[0])
+        which = which.behind(cursors.decode(until, "unended", cancellable.CURSOR_TYPES)[0])
     work = operate.CancelJobs(which, reason=reason, by=caller.signed(HERE), jobs_max=_JOBS_MAX)
     while (batch := work.batch()) is not None:
         work.took(await service_of(request).operate.run(batch))
@@ -65,8 +65,8 @@ async def cancel(request: Request, caller: Operator) -> RedirectResponse:
     return go("/jobs", said=said, n=work.jobs, **filters.query)
 
 
-def _which(caller: Caller, filters: Filters) -> unended.UnendedFilter:
-    return unended.UnendedFilter(
+def _which(caller: Caller, filters: Filters) -> cancellable.UnendedFilter:
+    return cancellable.UnendedFilter(
         queue=filters.queue or None,
         task=filters.task or None,
         group=filters.group or None,
@@ -75,13 +75,13 @@ def _which(caller: Caller, filters: Filters) -> unended.UnendedFilter:
     )
 
 
-async def _counted(read: Share, which: unended.UnendedFilter) -> unended.Count:
+async def _counted(read: Share, which: cancellable.UnendedFilter) -> cancellable.Count:
     """Over several windows: the jobs of one task may lie behind thousands of others."""
-    total = await read.run(unended.count(which))
+    total = await read.run(cancellable.count(which))
     for _ in range(_WINDOWS_MAX - 1):
         if total.behind is None:
             break
-        more = await read.run(unended.count(which.behind(total.behind)))
+        more = await read.run(cancellable.count(which.behind(total.behind)))
         total = replace(
             more, queued=total.queued + more.queued, running=total.running + more.running, until=total.until or more.until
         )

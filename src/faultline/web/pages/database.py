@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store.reads.health import Health, health, wal_bytes_per_second
-from faultline.web.access import needs
-from faultline.web.caller import Caller
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import show
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
 from faultline.store.reads import failures, views
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.web.api import cursors
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import HERE, go, show
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse

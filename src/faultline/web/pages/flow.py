@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.states import JobState
-from faultline.drawing import strip, tree
+from faultline.explain import child_strip, tree
 from faultline.store.reads.flows import SHOWN_CHILDREN_MAX
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from faultline.core.model import JobRecord
-    from faultline.drawing.lanes import Sent, Wait
+    from faultline.explain.attempt_timeline import Sent, Wait
     from faultline.store.reads.flows import Call, Flow
 
 #: Further rows are only counted.
@@ -59,8 +59,8 @@ def facts(job: JobRecord, flow: Flow | None, now: datetime, *, may_operate: bool
         "patterns": timeline.patterns(),
         "kinds": tree.KINDS,
         "took": tree.took,
-        "strip": strip.draw,
-        "counts": strip.counts,
+        "strip": child_strip.draw,
+        "counts": child_strip.counts,
         "strip_from": SHOWN_CHILDREN_MAX,
         "waits": waits,
         "waits_for": tree.waits_for,

@@ -12,23 +12,23 @@ from markupsafe import Markup
 from faultline import operate
 from faultline.core.journal import JournalEvent, kind_of
 from faultline.core.model import JobState
-from faultline.drawing import lanes
-from faultline.drawing.claimants import awaited
-from faultline.drawing.epochs import epochs as epochs_of
-from faultline.drawing.epochs import program_changed
-from faultline.drawing.limits import standing
+from faultline.explain import attempt_timeline
+from faultline.explain.epochs import epochs as epochs_of
+from faultline.explain.epochs import program_changed
+from faultline.explain.limits import standing
+from faultline.explain.why_not_running import awaited
 from faultline.store.reads import groups, overview, views
 from faultline.store.reads.flows import flow_names
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.flows import flow_of
-from faultline.web.forms import form_of
+from faultline.web.api.visible_flow import flow_of
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages import flow as flow_part
 from faultline.web.pages import story
 from faultline.web.pages.queue import address
 from faultline.web.pages.shell import HERE, go, show
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
@@ -64,10 +64,10 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         title=title(found),
         now=now,
         epochs=life,
-        names=lanes.letters(life),
-        worker_of=lanes.worker_of,
+        names=attempt_timeline.letters(life),
+        worker_of=attempt_timeline.worker_of,
         story=sentences,
-        picture=lanes.draw(
+        picture=attempt_timeline.draw(
             found,
             life,
             now=now,
@@ -77,8 +77,8 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         )
         if life or waits
         else None,
-        legend=lanes.legend(life, waits, signals),
-        lanes_max=lanes.LANES_MAX,
+        legend=attempt_timeline.legend(life, waits, signals),
+        lanes_max=attempt_timeline.LANES_MAX,
         others=[
             entry
             for entry in journal

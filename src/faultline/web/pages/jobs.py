@@ -16,12 +16,12 @@ from faultline.core.errors import IllegalTransition, JobNotFound
 from faultline.core.ids import PREFIX_DIGITS_MIN, id_range
 from faultline.core.model import JobState
 from faultline.store.reads import listing, overview, views
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.web.api import cursors
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import HERE, go, show
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fastapi.responses import Response
 
-    from faultline.web.share import Share
+    from faultline.web.auth.connection_share import Share
 
 router = APIRouter()
 _PAGE_JOBS = 50

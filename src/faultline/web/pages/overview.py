@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.core.measures import COUNTS
-from faultline.drawing.curves import curve
-from faultline.drawing.words import rate, short
+from faultline.explain.curves import curve
+from faultline.explain.formatting import rate, short
 from faultline.store.reads import incidents, overview, views
-from faultline.web.access import needs
-from faultline.web.caller import Caller
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import show
 from faultline.web.pages.verdict import last_verdict
-from faultline.web.service import service_of
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,22 +11,22 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.core.bounds import GROUP_LENGTH_MAX, QUEUE_LENGTH_MAX
 from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE
-from faultline.drawing import limits as words
+from faultline.explain import limits as words
 from faultline.store.reads import groups as reads
 from faultline.store.reads import limits as stored
 from faultline.store.reads import overview, views
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of, refused_form
+from faultline.web.api import cursors
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import HERE, go, show
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of, refused_form
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
 
-    from faultline.web.forms import Form
+    from faultline.web.server.forms import Form
 
 router = APIRouter()
 _PAGE_GROUPS = 50

@@ -9,17 +9,17 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
 from faultline.core.bounds import QUEUE_LENGTH_MAX
-from faultline.drawing import limits as words
-from faultline.drawing.claimants import serving
-from faultline.drawing.curves import curve
+from faultline.explain import limits as words
+from faultline.explain.curves import curve
+from faultline.explain.why_not_running import serving
 from faultline.store.reads import groups, limits, overview, views
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.queue import address
 from faultline.web.pages.shell import HERE, go, show
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse

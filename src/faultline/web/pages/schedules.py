@@ -11,15 +11,15 @@ from zoneinfo import ZoneInfo
 from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
-from faultline.drawing import calendar as drawing
-from faultline.store.reads import calendar, schedules, views
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.explain import calendar as drawing
+from faultline.store.reads import schedules, tick_history, views
+from faultline.web.api.schedule_shapes import backfilling, find, planned
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import HERE, go, own_path, show
-from faultline.web.problems import Problem
-from faultline.web.schedules import backfilling, find, planned
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from faultline.store.reads.schedules import ScheduleLine
     from faultline.store.statement import Statement
-    from faultline.web.forms import Form
+    from faultline.web.server.forms import Form
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ async def schedule_page(request: Request, name: str, caller: Reader) -> HTMLResp
     read = service_of(request).read_for(caller)
     before = _moment(request.query_params.get("before"))
     ticks, now = await asyncio.gather(
-        read.run(calendar.ticks(line.name, before=before, page_rows=_PAGE_TICKS)), read.run(views.clock())
+        read.run(tick_history.ticks(line.name, before=before, page_rows=_PAGE_TICKS)), read.run(views.clock())
     )
     grid = _grid(request, now)
     strips = await _strips(request, caller, grid, [line])
@@ -166,7 +166,7 @@ async def backfill(request: Request, caller: Operator) -> RedirectResponse:
 
 
 async def _strips(request: Request, caller: Caller, grid: drawing.Grid, lines: list[ScheduleLine]) -> dict[str, Markup]:
-    statement = calendar.strips([line.name for line in lines], first=grid.first, length=grid.length, cells=grid.cells)
+    statement = tick_history.strips([line.name for line in lines], first=grid.first, length=grid.length, cells=grid.cells)
     found = await service_of(request).read_for(caller).run(statement)
 
     def drawn() -> dict[str, Markup]:

@@ -10,16 +10,16 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from faultline import operate
-from faultline.drawing import words
-from faultline.web import assets
-from faultline.web.service import service_of
-from faultline.web.sessions import COOKIE
+from faultline.explain import formatting
+from faultline.web.auth.sessions import COOKIE
+from faultline.web.server.server import assets
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from faultline.web.caller import Caller
-    from faultline.web.problems import Problem
+    from faultline.web.auth.caller import Caller
+    from faultline.web.server.problems import Problem
 
 #: Where an operation was done; it follows the name of the operator.
 HERE = ", dashboard"
@@ -65,7 +65,7 @@ environment = Environment(
     lstrip_blocks=True,
 )
 _FILTERS = "ago clock count duration given headline moment pretty rate short size stamp times words"
-environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()} | {"signed": operate.signature}
+environment.filters |= {name: getattr(formatting, name) for name in _FILTERS.split()} | {"signed": operate.signature}
 environment.globals["static"] = assets.address
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from faultline.web.access import needs, sign_in, sign_out
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.web.auth.access import needs, sign_in, sign_out
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.shell import go, own_path, show
-from faultline.web.problems import Problem
+from faultline.web.server.forms import form_of
+from faultline.web.server.problems import Problem
 
 if TYPE_CHECKING:
     from fastapi.responses import Response

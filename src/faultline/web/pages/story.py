@@ -8,17 +8,17 @@ from markupsafe import Markup
 
 from faultline.core.journal import EpochEnd
 from faultline.core.model import JobState
-from faultline.drawing.epochs import unrecorded
-from faultline.drawing.lanes import letters, worker_of
-from faultline.drawing.tree import limit, waits_for
-from faultline.drawing.words import ago, clock, count, duration, headline, times, words
+from faultline.explain.attempt_timeline import letters, worker_of
+from faultline.explain.epochs import unrecorded
+from faultline.explain.formatting import ago, clock, count, duration, headline, times, words
+from faultline.explain.tree import limit, waits_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from faultline.core.model import JobRecord, JournalEntry
-    from faultline.drawing.epochs import Epoch, RefusedWrite
+    from faultline.explain.epochs import Epoch, RefusedWrite
     from faultline.store.reads.flows import Call
 
 #: Earlier epochs are only counted.

@@ -13,8 +13,8 @@ from faultline.core.errors import FaultlineError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from faultline.web.service import Service
-    from faultline.web.shapes import Verdict
+    from faultline.web.api.shapes import Verdict
+    from faultline.web.server.service import Service
 
 _EVERY_SECONDS = 60.0
 #: A check takes at most this share of the time.

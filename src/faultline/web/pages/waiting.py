@@ -10,23 +10,23 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
 from faultline.core.errors import UnreadableJson
-from faultline.drawing import tree
+from faultline.explain import tree
 from faultline.store import jsontext
-from faultline.store.reads import views, waiting
-from faultline.web import cursors
-from faultline.web.access import needs
-from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.store.reads import suspended, views
+from faultline.web.api import cursors
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller
 from faultline.web.pages.job import find
 from faultline.web.pages.shell import HERE, go, own_path, show
-from faultline.web.problems import Problem
-from faultline.web.service import service_of
+from faultline.web.server.forms import form_of
+from faultline.web.server.problems import Problem
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
 
     from faultline.core.model import Json
-    from faultline.web.forms import Form
+    from faultline.web.server.forms import Form
 
 router = APIRouter()
 _PAGE_ROWS = 50
@@ -39,11 +39,11 @@ async def waiting_page(request: Request, caller: Annotated[Caller, Depends(needs
     query = request.query_params
     name = query.get("name", "").replace("\x00", "").strip()[:200] or None
     asked = query.get("kind", "")
-    kind = "signal" if name is not None or asked not in (*waiting.KINDS, _ALL) else None if asked == _ALL else asked
-    order = waiting.order_of(kind)
+    kind = "signal" if name is not None or asked not in (*suspended.KINDS, _ALL) else None if asked == _ALL else asked
+    order = suspended.order_of(kind)
     cursor = query.get("behind")
     behind = cursors.decode(cursor, order.name, order.types) if cursor else None
-    listed = waiting.waiting(kind=kind, name=name, only_queues=caller.only_queues, page_rows=_PAGE_ROWS, behind=behind)
+    listed = suspended.waiting(kind=kind, name=name, only_queues=caller.only_queues, page_rows=_PAGE_ROWS, behind=behind)
     page, now = await asyncio.gather(read.run(listed), read.run(views.clock()))
     filters = {"kind": kind or _ALL} | ({"name": name} if name else {})
     more = filters | {"behind": cursors.encode(order.name, page.behind)} if page.behind else None
@@ -54,7 +54,7 @@ async def waiting_page(request: Request, caller: Annotated[Caller, Depends(needs
         now=now,
         page=page,
         kind=kind or _ALL,
-        kinds={_ALL: "everything", **{one: tree.KINDS[one] for one in waiting.KINDS}},
+        kinds={_ALL: "everything", **{one: tree.KINDS[one] for one in suspended.KINDS}},
         name=name or "",
         limit=tree.limit,
         waits_for=tree.waits_for,

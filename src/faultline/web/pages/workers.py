@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store.reads import overview, views
-from faultline.web.access import needs
-from faultline.web.caller import Caller, seen_by
+from faultline.web.auth.access import needs
+from faultline.web.auth.caller import Caller, seen_by
 from faultline.web.pages.shell import show
-from faultline.web.service import service_of
+from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse

@@ -11,18 +11,18 @@ from faultline.core.backoff import Pause
 from faultline.core.bounds import CLAIMS_AT_ONCE, JOB_CONNECTIONS_MAX
 from faultline.core.settings import whole
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.connection.heartbeat_session import session_name
 from faultline.store.database import Database
-from faultline.store.idle import IDLE_SECONDS
-from faultline.store.lending import Terms
-from faultline.store.room import Room
-from faultline.store.session import session_name
+from faultline.store.pool.fair_semaphore import Room
+from faultline.store.pool.idle import IDLE_SECONDS
+from faultline.store.pool.loans import Terms
 from faultline.store.translation import is_about_the_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from faultline.app.registry import Registry
-    from faultline.store.facts import Facts
+    from faultline.store.database_facts import Facts
 
 #: Longer than a worker's statements take (except upkeep's): they wait 10 s at most for a lock. After a failover, a claim or
 #: completion that was sent to the old primary may hang this long; leases are kept meanwhile.

@@ -16,7 +16,7 @@ from faultline.core.backoff import Pause
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import Bound
 from faultline.store import jsontext
-from faultline.store.surroundings import is_direct
+from faultline.store.connection.session_settings import is_direct
 from faultline.store.translation import translated
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from faultline.core import events
 from faultline.core.backoff import Pause
 from faultline.core.dsn import latest
 from faultline.core.forks import keep_from_forks
-from faultline.worker.companion.process.memory import Shared
-from faultline.worker.companion.process.process import Settings
+from faultline.worker.companion.memory import Shared
+from faultline.worker.companion.process import Settings
 
 if TYPE_CHECKING:
     import socket

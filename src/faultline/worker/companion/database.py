@@ -12,15 +12,15 @@ from uuid import UUID
 
 from faultline.core.model import Failure, Lease
 from faultline.store import verbs
+from faultline.store.connection.heartbeat_session import session_name
 from faultline.store.database import Database
 from faultline.store.reads import views
-from faultline.store.session import session_name
-from faultline.worker.companion.process.memory import BEGUN, ENDED, WAITING
+from faultline.worker.companion.memory import BEGUN, ENDED, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.worker.companion.process.memory import Entry, Shared
+    from faultline.worker.companion.memory import Entry, Shared
 
 _BATCH_MAX = 1000
 _RELEASE_SECONDS = 1.0

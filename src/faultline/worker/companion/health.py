@@ -11,13 +11,13 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from faultline.worker.companion.process.memory import Shared
+from faultline.worker.companion.memory import Shared
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from faultline.worker.companion.process.memory import NamelessFile
+    from faultline.worker.companion.memory import NamelessFile
 
 #: The heartbeat asks every second; after so long without an answer a worker is not ready.
 _READY_SECONDS = 10.0

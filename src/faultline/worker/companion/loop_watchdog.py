@@ -10,7 +10,7 @@ from faultline.core import events
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.worker.companion.process.client import Standby
+    from faultline.worker.companion.client import Standby
     from faultline.worker.write.release_unstarted import Unstarted
 
 _TICK_SECONDS = 0.25

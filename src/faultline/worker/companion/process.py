@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.worker.companion.process.memory import Shared
+from faultline.worker.companion.memory import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.worker.companion.process.database import Rescue
+    from faultline.worker.companion.database import Rescue
 
 LOOK_SECONDS = 0.25
 #: After such a gap between two looks, this process itself did not run, and the worker's silence means nothing.
@@ -178,7 +178,7 @@ class Companion:
             if self._monotonic() > over_at:
                 return
             time.sleep(0.01)
-        from faultline.worker.companion.process.database import Rescue  # noqa: PLC0415 - as in `_help`
+        from faultline.worker.companion.database import Rescue  # noqa: PLC0415 - as in `_help`
 
         Rescue(self._dsn, self._settings.worker, self._shared, self._monotonic).release_or_fail(serial, seconds)
 
@@ -214,7 +214,7 @@ class Companion:
             return
         if self._helper is None:
             # Load the driver only when it is first needed.
-            from faultline.worker.companion.process.database import Rescue  # noqa: PLC0415
+            from faultline.worker.companion.database import Rescue  # noqa: PLC0415
 
             self._helper = Rescue(self._dsn, self._settings.worker, self._shared, self._monotonic)
         if self._held:

@@ -25,8 +25,8 @@ from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Reason
 from faultline.core.running import running
 from faultline.store import verbs
+from faultline.store.connection.heartbeat_session import WorkerSession
 from faultline.store.reads import views
-from faultline.store.session import WorkerSession
 from faultline.worker.lease.cancellation_checks import CancellationChecks
 from faultline.worker.lease.heartbeat_thread import Thread
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
     from faultline.store.statement import Statement
     from faultline.worker.base.counters import Tally
-    from faultline.worker.companion.process.memory import Shared
+    from faultline.worker.companion.memory import Shared
     from faultline.worker.lease.held_lease import HeldLease
 
     #: Statements, each sent its answer; and a function that runs one on another connection than the heartbeat's.

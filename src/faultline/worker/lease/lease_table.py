@@ -14,8 +14,8 @@ from faultline.core import events
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from faultline.worker.companion.process.client import Standby
-    from faultline.worker.companion.process.memory import Shared
+    from faultline.worker.companion.client import Standby
+    from faultline.worker.companion.memory import Shared
     from faultline.worker.lease.heartbeat import Heartbeat
     from faultline.worker.lease.held_lease import HeldLease
     from faultline.worker.lease.permits import Permits

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from faultline.app.registry import Registry
     from faultline.app.tasks import Task
     from faultline.core.model import Lease
-    from faultline.store.facts import Facts
+    from faultline.store.database_facts import Facts
     from faultline.worker.base.databases import Databases
     from faultline.worker.lease.held_lease import HeldLease, Source
     from faultline.worker.lease.lease_table import Leases

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.drawing.limits import said
+from faultline.explain.limits import said
 from faultline.store.reads import limits as reads
 
 if TYPE_CHECKING:

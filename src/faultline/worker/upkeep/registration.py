@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.statement import Statement
     from faultline.worker.base.counters import Tally
-    from faultline.worker.upkeep.maintenance.limit_declarations import Declaring
+    from faultline.worker.upkeep.limit_declarations import Declaring
 
 _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
 _SUBSCRIBE_SECONDS = 5.0

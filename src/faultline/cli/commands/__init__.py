@@ -1,0 +1,1 @@
+"""The commands, each module one of them or a group."""

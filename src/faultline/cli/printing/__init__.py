@@ -1,0 +1,1 @@
+"""How output looks in a terminal. Imported when a command prints."""

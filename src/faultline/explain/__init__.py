@@ -1,0 +1,1 @@
+"""Explain what happened, as text and SVG: attempts over time, flows, schedules, and why a job does not run."""

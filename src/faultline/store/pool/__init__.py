@@ -1,0 +1,1 @@
+"""Pools of connections: who may open one, and who waits."""

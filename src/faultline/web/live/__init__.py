@@ -1,0 +1,1 @@
+"""What pages and clients follow while it happens."""
