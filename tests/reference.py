@@ -71,7 +71,7 @@ def http_paths() -> str:
 #: The families of verbs, by the folders of the schema, in the order of a job's life.
 FAMILIES = {
     "submit": "Submit",
-    "lease": "HeldLease a lease",
+    "lease": "Hold a lease",
     "flow": "Flows",
     "limit": "Limits",
     "schedule": "Schedules",
@@ -81,6 +81,11 @@ FAMILIES = {
     "access": "API keys",
     "internal": "For everyone",
 }
+
+
+def _family(file: Path) -> str:
+    folders = file.relative_to(ROOT / "src/faultline/schema").parent.parts
+    return "internal" if "internal" in folders else folders[0]
 
 
 def sql_verbs(connection: psycopg.Connection) -> str:
@@ -99,7 +104,7 @@ def sql_verbs(connection: psycopg.Connection) -> str:
         # Overloads differ in the type of their JSON alone, which the page says.
         signature = max((_signature(name, arguments, result) for _, arguments, result, _ in overloads), key=len)
         (file,) = (ROOT / "src/faultline/schema").rglob(f"{name}.sql")
-        families[file.parent.name].append(f"### `{name}`\n\n```sql\n{signature}\n```\n\n{_sql_comment(file)} For {who}.")
+        families[_family(file)].append(f"### `{name}`\n\n```sql\n{signature}\n```\n\n{_sql_comment(file)} For {who}.")
     shown = "\n\n".join("\n\n".join([f"## {FAMILIES[family]}", *told]) for family, told in families.items() if told)
     named_rows = _rows(connection, set(re.findall(r"returns setof (\w+)", shown)))
     return f"{shown}\n\n## Rows with a name\n\n{named_rows}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.store import verbs
-from faultline.store.reads import flows, suspended, views
+from faultline.store.reads import flows, views
+from faultline.store.reads import suspended as suspended_jobs
 from faultline.store.verbs import flow
 from tests.flow.scenes import asked, begun, done, spawned, suspended
 

@@ -40,7 +40,7 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind in ('r', 'v', 'c'
 
 
 def test_a_changed_schema_has_a_higher_version(previous: Path) -> None:
-    """One step for each release, whatever changed in between. Raise it in schema/internal/protocol.sql."""
+    """One step for each release, whatever changed in between. Raise it in schema/base/internal/protocol.sql."""
     before, now = texts(previous / "faultline"), texts(PACKAGE)
     version = protocol_in(before["protocol.sql"]).version
     changed = {name for name, text in now.items() if meaning(text) != meaning(before.get(name, ""))}

@@ -133,7 +133,7 @@ def die(how: str) -> None:
 
 @app.task(executor="process", timeout=0.5, max_attempts=1)
 def hold_interpreter(file: str) -> None:
-    """HeldLease the interpreter in one call, as a C extension that never lets go of it."""
+    """Hold the interpreter in one call, as a C extension that never lets go of it."""
     Path(file).write_text(str(os.getpid()))
     ctypes.PyDLL(None).sleep(60)
 

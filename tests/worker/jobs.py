@@ -83,7 +83,7 @@ async def nap(seconds: float) -> None:
 
 @app.task(lease=5)
 async def seize(seconds: int) -> None:
-    """HeldLease the interpreter in one call, as a C extension that never lets go of it."""
+    """Hold the interpreter in one call, as a C extension that never lets go of it."""
     ctypes.PyDLL(None).sleep(seconds)
 
 
@@ -110,7 +110,7 @@ async def block_within(job: Job, seconds: float) -> int:
 
 @app.task
 async def grind(seconds: float) -> None:
-    """HeldLease the interpreter for longer than any test waits, whatever signals come."""
+    """Hold the interpreter for longer than any test waits, whatever signals come."""
     sum(range(int(seconds * 10**9)))
 
 

@@ -136,7 +136,7 @@ class Driver:
         )
 
     def lock_as(self, worker: str = "w") -> None:
-        """HeldLease the lock by which a worker is known to live."""
+        """Hold the lock by which a worker is known to live."""
         if not self.value("select pg_try_advisory_lock(faultline.worker_lock(%s))", worker):
             raise AssertionError(f"somebody else holds the lock of {worker}")
 

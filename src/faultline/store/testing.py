@@ -7,7 +7,6 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import resources
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from psycopg import sql
@@ -15,6 +14,7 @@ from psycopg import sql
 from faultline.core.errors import ConfigError, PermissionDenied
 from faultline.core.journal import JournalEvent, quoted
 from faultline.store.database import Database
+from faultline.store.install.schema_text import function_text
 from faultline.store.reads import views
 from faultline.store.rows import value, values
 from faultline.store.statement import Statement
@@ -102,11 +102,10 @@ class FrozenTime:
 
     def close(self) -> None:
         """Restore the database's own clock, on a new connection: the test may have cut ours."""
-        functions = resources.files("faultline.schema").joinpath("internal")
         try:
             with Database(self._dsn).connect() as connection, connection.transaction():
                 for name in _CLOCKS:
-                    connection.execute(functions.joinpath(f"{name}.sql").read_text().encode())
+                    connection.execute(function_text(name).encode())
         finally:
             self._session.close()
 

@@ -91,7 +91,7 @@ def restore_signals() -> None:
 
 
 def _before_fork() -> None:
-    """HeldLease signals back until the child has its own handlers: until then it would act as the worker."""
+    """Hold signals back until the child has its own handlers: until then it would act as the worker."""
     if _taken is not None:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: A string, which stays, or a comment, which goes.
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
+#: Folders of the schema that are no subjects.
+_NO_FUNCTIONS = ("migrations", "invariants", "__pycache__")
 
 
 #: The records of applied numbered files.
@@ -86,11 +88,18 @@ def _definition_files() -> Iterator[Definition]:
         yield Definition(name, folder().joinpath(f"{name}.sql").read_text(), is_function=False)
 
 
-def _functions(schema: Traversable) -> Iterator[Traversable]:
-    """Clients may call the functions in `verbs`. Those in `internal` are for our own functions."""
-    for part in (schema.joinpath("internal"), *schema.joinpath("verbs").iterdir()):
-        if part.is_dir():
-            yield from (file for file in part.iterdir() if file.name.endswith(".sql"))
+def _functions(folder: Traversable, *, below_subject: bool = False) -> Iterator[Traversable]:
+    """A file for each function, in the folder of its subject. Clients call those that are not in `internal`."""
+    for part in folder.iterdir():
+        if part.is_dir() and part.name not in _NO_FUNCTIONS:
+            yield from _functions(part, below_subject=True)
+        elif below_subject and part.name.endswith(".sql"):
+            yield part
+
+
+def function_text(name: str) -> str:
+    """The definition of one function."""
+    return next(definition.text for definition in definition_files() if definition.is_function and definition.name == name)
 
 
 @cache
@@ -101,13 +110,13 @@ def fingerprint() -> str:
 
 @cache
 def protocol() -> Protocol:
-    return protocol_in(folder().joinpath("internal", "protocol.sql").read_text())
+    return protocol_in(function_text("protocol"))
 
 
 def protocol_in(text: str) -> Protocol:
     """The version that the text of the function `protocol` returns."""
     found = re.search(r"select (\d+), (\d+)", text)
-    assert found, "internal/protocol.sql must say: select VERSION, SERVES_FROM"  # noqa: S101 - a bug of ours
+    assert found, "base/internal/protocol.sql must say: select VERSION, SERVES_FROM"  # noqa: S101 - a bug of ours
     return Protocol(int(found[1]), int(found[2]))
 
 
