@@ -152,7 +152,7 @@ def test_every_verb_has_a_test_and_a_place_in_the_documentation() -> None:
 
 @pytest.mark.parametrize(("generated", "source"), blocking.GENERATED.items(), ids=lambda path: path.name)
 def test_the_blocking_side_is_what_the_async_side_gives(generated: Path, source: Path) -> None:
-    assert generated.read_text() == blocking.blocking(source, later=generated.name == "later.py"), (
+    assert generated.read_text() == blocking.blocking(source, later=generated.name == "deferred_calls.py"), (
         f"{generated.name} is stale; run: make generate"
     )
 

@@ -16,19 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/faultline"
+#: The flow engine. Its blocking side stands in a folder of its own, under the same names.
+_ENGINE = ("budgets", "children", "gather", "job_calls", "patches", "recording", "sagas", "steps")
+_IMPORTED = re.compile(rf"\bfaultline\.flow\.({'|'.join(_ENGINE)})\b")
 #: Each generated file and its source.
 GENERATED = {
-    PACKAGE / "app/blocking_beside.py": PACKAGE / "app/async_beside.py",
-    PACKAGE / "app/blocking_calling.py": PACKAGE / "app/async_calling.py",
-    PACKAGE / "app/blocking_flows.py": PACKAGE / "app/async_flows.py",
+    **{PACKAGE / f"flow/blocking/{name}.py": PACKAGE / f"flow/{name}.py" for name in _ENGINE},
+    PACKAGE / "flow/blocking/deferred_calls.py": PACKAGE / "flow/job_calls.py",
     PACKAGE / "app/blocking_job.py": PACKAGE / "app/job.py",
-    PACKAGE / "app/blocking_programs.py": PACKAGE / "app/async_programs.py",
-    PACKAGE / "app/blocking_recording.py": PACKAGE / "app/async_recording.py",
-    PACKAGE / "app/blocking_sagas.py": PACKAGE / "app/async_sagas.py",
-    PACKAGE / "app/blocking_stepping.py": PACKAGE / "app/async_stepping.py",
-    PACKAGE / "app/blocking_takes.py": PACKAGE / "app/async_takes.py",
-    PACKAGE / "app/blocking_transaction.py": PACKAGE / "app/async_transaction.py",
-    PACKAGE / "app/later.py": PACKAGE / "app/async_flows.py",
+    PACKAGE / "attempt/blocking_transaction.py": PACKAGE / "attempt/async_transaction.py",
     PACKAGE / "store/database.py": PACKAGE / "store/async_database.py",
     PACKAGE / "store/pool/pool.py": PACKAGE / "store/pool/async_pool.py",
 }
@@ -65,14 +61,6 @@ _NAMES = {
     "apause": "pause",
     "apaused": "paused",
     "arun_on": "run_on",
-    "async_beside": "blocking_beside",
-    "async_calling": "blocking_calling",
-    "async_flows": "blocking_flows",
-    "async_programs": "blocking_programs",
-    "async_recording": "blocking_recording",
-    "async_sagas": "blocking_sagas",
-    "async_stepping": "blocking_stepping",
-    "async_takes": "blocking_takes",
     "async_transaction": "blocking_transaction",
     "asoon": "soon",
     "astarted": "started",
@@ -147,15 +135,14 @@ def blocking(source: Path, *, later: bool = False) -> str:
 
 def _shaped(source: Path, *, later: bool) -> str:
     text = source.read_text()
-    if source.name == "async_sagas.py":
+    if source.name == "sagas.py":
         return _CALL.sub(r"-> \1:", text)
-    if source.name != "async_flows.py":
+    if source.name != "job_calls.py":
         return text
     if later:
         return _FLOWS.sub(_LATER, text)
-    text = text.replace(
-        "from faultline.app.options", "from faultline.app.later import DeferredCalls\nfrom faultline.app.options", 1
-    )
+    deferred, options = "from faultline.flow.blocking.deferred_calls import DeferredCalls", "from faultline.attempt.options"
+    text = text.replace(options, f"{deferred}\n{options}", 1)
     return _FLOWS.sub(_AT_ONCE, _MAKE.sub("self._make_now(", _CALL.sub(r"-> \1:", text)))
 
 
@@ -167,7 +154,7 @@ def exchanged(text: str) -> str:
         line = lines[row]
         lines[row] = line[:start] + new + line[end:]
     result = _MUST_AWAIT.sub("", _COROUTINE.sub(r"\1", _AWAITABLE.sub(r"\1", "".join(lines))))
-    result = _SAME_OVERLOADS.sub("", result)
+    result = _IMPORTED.sub(r"faultline.flow.blocking.\1", _SAME_OVERLOADS.sub("", result))
     for ours, theirs in _PROSE.items():
         result = result.replace(ours, theirs)
     return result
@@ -187,7 +174,7 @@ def _edit(token: tokenize.TokenInfo, lines: list[str]) -> tuple[int, int, int, s
 
 def main() -> None:
     for generated, source in GENERATED.items():
-        generated.write_text(blocking(source, later=generated.name == "later.py"))
+        generated.write_text(blocking(source, later=generated.name == "deferred_calls.py"))
 
 
 if __name__ == "__main__":

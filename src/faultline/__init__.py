@@ -6,48 +6,40 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
-    from faultline.app.async_sagas import Saga as Saga
-    from faultline.app.async_transaction import Transaction as Transaction
-    from faultline.app.attempt import Attempt as Attempt
     from faultline.app.batches import BatchDecorator as BatchDecorator
     from faultline.app.blocking_job import BlockingJob as BlockingJob
-    from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
-    from faultline.app.blocking_transaction import BlockingTransaction as BlockingTransaction
-    from faultline.app.callee import CallableTask as CallableTask
-    from faultline.app.callee import OneArgumentTask as OneArgumentTask
-    from faultline.app.current import current_job as current_job
     from faultline.app.decorators import TaskDecorator as TaskDecorator
+    from faultline.app.enqueue_in_session import JoinedApp as JoinedApp
+    from faultline.app.enqueue_in_session import JoinedTask as JoinedTask
     from faultline.app.graphs import Flow as Flow
     from faultline.app.graphs import FlowHandle as FlowHandle
     from faultline.app.graphs import FlowJob as FlowJob
     from faultline.app.handle import JobHandle as JobHandle
     from faultline.app.job import Job as Job
-    from faultline.app.joined import JoinedApp as JoinedApp
-    from faultline.app.joined import JoinedTask as JoinedTask
-    from faultline.app.later import DeferredCalls as DeferredCalls
     from faultline.app.limits import Limits as Limits
-    from faultline.app.migrating import migrate as migrate
-    from faultline.app.options import Duration as Duration
-    from faultline.app.options import TaskOptions as TaskOptions
-    from faultline.app.outcomes import Cancel as Cancel
-    from faultline.app.outcomes import ContinueAsNew as ContinueAsNew
-    from faultline.app.outcomes import Fail as Fail
-    from faultline.app.outcomes import Retry as Retry
-    from faultline.app.outcomes import Snooze as Snooze
+    from faultline.app.migrate import migrate as migrate
     from faultline.app.processes import Processes as Processes
     from faultline.app.queues import QueueResource as QueueResource
-    from faultline.app.retrying import Backoff as Backoff
     from faultline.app.schedules import ScheduleOptions as ScheduleOptions
     from faultline.app.schedules import Schedules as Schedules
-    from faultline.app.steps import Retries as Retries
-    from faultline.app.steps import Step as Step
-    from faultline.app.steps import StepDecorator as StepDecorator
-    from faultline.app.streams import Restarted as Restarted
-    from faultline.app.streams import Stream as Stream
-    from faultline.app.streams import StreamReader as StreamReader
     from faultline.app.tasks import Task as Task
-    from faultline.app.transaction import JoinedTransaction as JoinedTransaction
-    from faultline.app.uniqueness import Unique as Unique
+    from faultline.attempt.async_transaction import Transaction as Transaction
+    from faultline.attempt.attempt import Attempt as Attempt
+    from faultline.attempt.blocking_transaction import BlockingTransaction as BlockingTransaction
+    from faultline.attempt.current import current_job as current_job
+    from faultline.attempt.options import Duration as Duration
+    from faultline.attempt.options import TaskOptions as TaskOptions
+    from faultline.attempt.outcomes import Cancel as Cancel
+    from faultline.attempt.outcomes import ContinueAsNew as ContinueAsNew
+    from faultline.attempt.outcomes import Fail as Fail
+    from faultline.attempt.outcomes import Retry as Retry
+    from faultline.attempt.outcomes import Snooze as Snooze
+    from faultline.attempt.retrying import Backoff as Backoff
+    from faultline.attempt.streams import Restarted as Restarted
+    from faultline.attempt.streams import Stream as Stream
+    from faultline.attempt.streams import StreamReader as StreamReader
+    from faultline.attempt.transaction import JoinedTransaction as JoinedTransaction
+    from faultline.attempt.uniqueness import Unique as Unique
     from faultline.core.errors import BudgetNotFound as BudgetNotFound
     from faultline.core.errors import ChildFailed as ChildFailed
     from faultline.core.errors import ConfigError as ConfigError
@@ -100,9 +92,17 @@ if TYPE_CHECKING:
     from faultline.core.model import Submission as Submission
     from faultline.core.running import JobFilter as JobFilter
     from faultline.core.settings import WorkerOptions as WorkerOptions
-    from faultline.flow.calls import BlockingCall as BlockingCall
-    from faultline.flow.calls import Call as Call
-    from faultline.flow.calls import Won as Won
+    from faultline.flow.blocking.deferred_calls import DeferredCalls as DeferredCalls
+    from faultline.flow.blocking.sagas import BlockingSaga as BlockingSaga
+    from faultline.flow.sagas import Saga as Saga
+    from faultline.flow.step_functions import Retries as Retries
+    from faultline.flow.step_functions import Step as Step
+    from faultline.flow.step_functions import StepDecorator as StepDecorator
+    from faultline.flow.task_protocol import CallableTask as CallableTask
+    from faultline.flow.task_protocol import OneArgumentTask as OneArgumentTask
+    from faultline.history.calls import BlockingCall as BlockingCall
+    from faultline.history.calls import Call as Call
+    from faultline.history.calls import Won as Won
     from faultline.store.reads.schedules import ScheduleLine as ScheduleLine
     from faultline.store.reads.schedules import TickLine as TickLine
     from faultline.store.verbs.graphs import Upstream as Upstream
@@ -110,34 +110,34 @@ if TYPE_CHECKING:
 
 _HOME = {
     "app.application": "Faultline",
-    "app.async_sagas": "Saga",
-    "app.async_transaction": "Transaction",
-    "app.attempt": "Attempt",
+    "flow.sagas": "Saga",
+    "attempt.async_transaction": "Transaction",
+    "attempt.attempt": "Attempt",
     "app.batches": "BatchDecorator",
     "app.blocking_job": "BlockingJob",
-    "app.blocking_sagas": "BlockingSaga",
-    "app.blocking_transaction": "BlockingTransaction",
-    "app.callee": "CallableTask OneArgumentTask",
-    "app.current": "current_job",
+    "flow.blocking.sagas": "BlockingSaga",
+    "attempt.blocking_transaction": "BlockingTransaction",
+    "flow.task_protocol": "CallableTask OneArgumentTask",
+    "attempt.current": "current_job",
     "app.decorators": "TaskDecorator",
     "app.graphs": "Flow FlowHandle FlowJob",
     "app.handle": "JobHandle",
     "app.job": "Job",
-    "app.joined": "JoinedApp JoinedTask",
-    "app.later": "DeferredCalls",
+    "app.enqueue_in_session": "JoinedApp JoinedTask",
+    "flow.blocking.deferred_calls": "DeferredCalls",
     "app.limits": "Limits",
-    "app.migrating": "migrate",
-    "app.options": "Duration TaskOptions",
-    "app.outcomes": "ContinueAsNew Cancel Fail Retry Snooze",
+    "app.migrate": "migrate",
+    "attempt.options": "Duration TaskOptions",
+    "attempt.outcomes": "ContinueAsNew Cancel Fail Retry Snooze",
     "app.processes": "Processes",
     "app.queues": "QueueResource",
-    "app.retrying": "Backoff",
+    "attempt.retrying": "Backoff",
     "app.schedules": "ScheduleOptions Schedules",
-    "app.steps": "Retries Step StepDecorator",
-    "app.streams": "Restarted Stream StreamReader",
+    "flow.step_functions": "Retries Step StepDecorator",
+    "attempt.streams": "Restarted Stream StreamReader",
     "app.tasks": "Task",
-    "app.transaction": "JoinedTransaction",
-    "app.uniqueness": "Unique",
+    "attempt.transaction": "JoinedTransaction",
+    "attempt.uniqueness": "Unique",
     "core.errors": (
         "BudgetNotFound ChildFailed ConfigError CostTooHigh DatabaseBusy DatabaseUnavailable EmbeddedError FaultlineError "
         "FenceBroken FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
@@ -151,7 +151,7 @@ _HOME = {
     "core.model": "JobRecord JobState JobSummary Json Retention Submission",
     "core.running": "JobFilter",
     "core.settings": "WorkerOptions",
-    "flow.calls": "BlockingCall Call Won",
+    "history.calls": "BlockingCall Call Won",
     "store.reads.schedules": "ScheduleLine TickLine",
     "store.verbs.graphs": "Upstream",
     "worker.worker": "Worker",

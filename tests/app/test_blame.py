@@ -14,7 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline import BlockingJob, Faultline, Job, JobFailed, JobState
-from faultline.app.blame import Blame, Mishap, is_caused_by, of_session
+from faultline.attempt.error_attribution import Blame, Mishap, is_caused_by, of_session
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.store.connection.session_settings import LOCK_SECONDS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobFailed
-from faultline.app import attempt
+from faultline.attempt import attempt
 from tests.app.kinds import KINDS, task_of
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work

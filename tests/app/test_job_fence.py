@@ -10,7 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from faultline import BlockingJob, ConfigError, Faultline, FenceBroken, Job
-from faultline.app.transaction import _start_of
+from faultline.attempt.transaction import _start_of
 from tests.app.kinds import KINDS, task_of
 from tests.worker.working import results
 

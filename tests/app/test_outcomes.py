@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import Cancel, Fail, Faultline, Job, JobCancelled, JobFailed, JobState, Retry, Snooze, testing
-from faultline.app.outcomes import Outcome
+from faultline.attempt.outcomes import Outcome
 from faultline.core.errors import JobRejected
 from faultline.core.host import Host
 from faultline.core.model import Failure, Release

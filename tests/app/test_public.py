@@ -16,7 +16,7 @@ import pytest
 
 import faultline
 import faultline.testing
-from faultline.app.options import Options, TaskOptions
+from faultline.attempt.options import Options, TaskOptions
 from faultline.core import errors
 from faultline.core.settings import WorkerOptions
 from faultline.worker.worker import Worker

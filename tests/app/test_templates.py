@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from faultline.app.templates import Template
+from faultline.attempt.templates import Template
 from faultline.core.errors import ConfigError, JobRejected
 
 

@@ -11,7 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import faultline.schema
-from faultline.app.options import Options, TaskOptions
+from faultline.attempt.options import Options, TaskOptions
 from faultline.core import bounds
 from faultline.core.model import Submission
 from faultline.core.settings import DatabaseSettings, settings_of

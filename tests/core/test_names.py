@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import ConfigError, Faultline, JobRejected
-from faultline.app.attempt import check_step_name
-from faultline.app.streams import check_stream_name
+from faultline.attempt.attempt import check_step_name
+from faultline.attempt.streams import check_stream_name
 from faultline.core.checks import check_queue, hides
 from faultline.core.limits import check_budget, check_group
 from faultline_proof.probes.names import HIDING

@@ -10,8 +10,8 @@ from faultline.core.host import Host
 from faultline.testing import CrashAt
 
 if TYPE_CHECKING:
-    from faultline.app.async_transaction import Transaction
-    from faultline.app.blocking_transaction import BlockingTransaction
+    from faultline.attempt.async_transaction import Transaction
+    from faultline.attempt.blocking_transaction import BlockingTransaction
 
 POINT = os.environ.get("CRASH_AT")
 app = Faultline(host=Host(faults=CrashAt(POINT)) if POINT else Host())

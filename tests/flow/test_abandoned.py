@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from faultline import BlockingJob, ChildFailed, Faultline, Job, SignalTimeout
-from faultline.app import async_recording
 from faultline.core.errors import DatabaseUnavailable
-from faultline.flow.ending import Interrupted
+from faultline.flow import recording
+from faultline.history.ending import Interrupted
 from tests.flow.running import calls, ended, signals, waits
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def lose_the_first_race(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends right before its race is recorded, and a signal comes meanwhile."""
     lost: list[int] = []
-    record = async_recording.Recording._record  # noqa: SLF001 - the run must end right before it
+    record = recording.Recording._record  # noqa: SLF001 - the run must end right before it
 
     async def loses_one(self: Any, call: Any, *given: Any, text: str | None = None) -> None:
         if call.kind == "race" and not lost:
@@ -31,7 +31,7 @@ def lose_the_first_race(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None
             raise self._program().end(Interrupted(DatabaseUnavailable("the connection is lost")))
         await record(self, call, *given, text=text)
 
-    monkeypatch.setattr(async_recording.Recording, "_record", loses_one)
+    monkeypatch.setattr(recording.Recording, "_record", loses_one)
 
 
 @pytest.mark.parametrize("how", ["branch", "race", "gather"])

@@ -13,7 +13,7 @@ import pytest
 
 from faultline import ChildFailed, DatabaseBusy, Faultline, Job, JobCancelled, JobFailed, JobState
 from faultline.core.model import Submission
-from faultline.flow.children import digest_of_jobs
+from faultline.history.children import digest_of_jobs
 from faultline.store import verbs
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, children_of, ended, job_of, signals, waits

@@ -11,7 +11,7 @@ from faultline.testing import crash_everywhere, drain
 
 if TYPE_CHECKING:
     from faultline import Faultline, Job
-    from faultline.app.async_transaction import Transaction
+    from faultline.attempt.async_transaction import Transaction
     from tests.driver import Driver
 
 pytestmark = pytest.mark.long

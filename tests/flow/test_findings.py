@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import ChildFailed, Faultline, Job, JobFailed
-from faultline.flow.ending import CodeChanged
+from faultline.history.ending import CodeChanged
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, deploys, ended, job_of, journals, signals, waits
 from tests.waiting import auntil

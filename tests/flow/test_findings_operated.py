@@ -10,7 +10,7 @@ import pytest
 
 from faultline import Faultline, Job, JobFailed, JobState
 from faultline.core.model import Submission
-from faultline.flow.ending import CodeChanged
+from faultline.history.ending import CodeChanged
 from faultline.store import verbs
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, deploys, ended, job_of, journal, journals, signals, waits

@@ -11,7 +11,7 @@ import pytest
 
 from faultline import BlockingJob, ChildFailed, Faultline, Job, JobFailed, SignalTimeout, StepFailed
 from faultline.core.errors import DatabaseUnavailable
-from faultline.flow.ending import Interrupted
+from faultline.history.ending import Interrupted
 from faultline.testing import drain, frozen_time
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, ended, job_of, signals
@@ -336,9 +336,9 @@ def test_a_step_that_failed_wins_by_its_error(app: Faultline) -> None:
 def test_a_step_that_had_ended_before_a_crash_wins_although_its_sleep_is_over_then(
     app: Faultline, time: FrozenTime, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
-    from faultline.app import async_recording  # noqa: PLC0415
+    from faultline.flow import recording  # noqa: PLC0415
 
-    record = async_recording.Recording._record  # noqa: SLF001 - the run must end right before it
+    record = recording.Recording._record  # noqa: SLF001 - the run must end right before it
     crashed: list[int] = []
 
     async def crashes(self: Any, call: Any, *given: Any, text: str | None = None) -> None:
@@ -347,7 +347,7 @@ def test_a_step_that_had_ended_before_a_crash_wins_although_its_sleep_is_over_th
             raise self._program().end(Interrupted(DatabaseUnavailable("the connection is lost")))
         await record(self, call, *given, text=text)
 
-    monkeypatch.setattr(async_recording.Recording, "_record", crashes)
+    monkeypatch.setattr(recording.Recording, "_record", crashes)
     ran: list[int] = []
 
     @app.step

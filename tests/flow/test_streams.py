@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobNotFound, JobRejected, LimitReached, Restarted, Retry, StaleLease
-from faultline.app.streams import COLLECT_SECONDS
+from faultline.attempt.streams import COLLECT_SECONDS
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from faultline import Backoff, BlockingJob, Faultline, Job, Restarted, Retry, current_job
-from faultline.app.streams import COLLECT_SECONDS
+from faultline.attempt.streams import COLLECT_SECONDS
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, signals, waits
 from tests.waiting import auntil

@@ -84,7 +84,7 @@ def _put_in_place() -> None:
     from django.tasks.backends import dummy, immediate  # noqa: PLC0415
 
     from faultline.integrations.django import FaultlineBackend, application  # noqa: PLC0415
-    from faultline.store.external_sessions import adapter  # noqa: PLC0415
+    from faultline.store.external_sessions import joined  # noqa: PLC0415
     from faultline.store.testing import jobs  # noqa: PLC0415
     from faultline.testing import drain  # noqa: PLC0415
 
@@ -95,7 +95,7 @@ def _put_in_place() -> None:
 
         @property
         def results(self) -> list[Any]:
-            stored = adapter(connections["default"]).run(jobs())
+            stored = joined(connections["default"]).run(jobs())
             return [self.get_result(str(job.id)) for job in stored if job.id not in self.forgotten]
 
         def clear(self) -> None:

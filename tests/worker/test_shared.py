@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from faultline.worker.companion import health
 from faultline.worker.companion.memory import BEGUN, ENDED, NamelessFile, Shared
-from faultline.worker.companion.process import health
 from faultline.worker.lease.held_lease import HeldLease
 from tests.worker.full_disk import full_file_system
 from tests.worker.test_companion_guards import hold

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.outcomes import Cancel, Snooze
+from faultline.attempt.outcomes import Cancel, Snooze
 from faultline.core import buckets
 from faultline.core.host import Host
 from faultline.store.reads import overview

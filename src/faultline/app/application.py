@@ -14,16 +14,16 @@ from faultline import embedded
 from faultline.app import processes
 from faultline.app.batches import Batches
 from faultline.app.decorators import Decorators
+from faultline.app.enqueue import Submitting
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.hooks import Hooks
 from faultline.app.operations import Operations
-from faultline.app.options import id_of
 from faultline.app.queues import Queues
 from faultline.app.schedules import Scheduling
-from faultline.app.submitting import Submitting
 from faultline.app.topics import Topics
-from faultline.app.unawaited import must_await
+from faultline.attempt.options import id_of
+from faultline.attempt.unawaited import must_await
 from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
 from faultline.core.dsn import LiveDsn, current

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from faultline.app.batch import Batch, of_one, parameters_of
-from faultline.app.options import check_seconds, seconds
 from faultline.app.tasks import is_async
+from faultline.attempt.options import check_seconds, seconds
 from faultline.core.errors import ConfigError
 from faultline.core.settings import whole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from faultline.app.attempt import Attempt
-    from faultline.app.options import Duration, TaskOptions
-    from faultline.app.outcomes import AnOutcome
-    from faultline.app.retrying import Backoff
     from faultline.app.tasks import Task
+    from faultline.attempt.attempt import Attempt
+    from faultline.attempt.options import Duration, TaskOptions
+    from faultline.attempt.outcomes import AnOutcome
+    from faultline.attempt.retrying import Backoff
 
 T = TypeVar("T")
 R = TypeVar("R")

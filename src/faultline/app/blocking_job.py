@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import psycopg
 
 from faultline import values
-from faultline.app import attempt
-from faultline.app.attempt import check_step_name
-from faultline.app.blame import Blame, words
-from faultline.app.blocking_flows import BlockingFlows
-from faultline.app.blocking_transaction import BlockingTransaction
-from faultline.app.blocks import block
-from faultline.app.streams import COLLECT_SECONDS, FLUSH_AGAIN_SECONDS, FLUSH_SECONDS, Stream, check_stream_name, soon
-from faultline.app.texts import step_result, step_text
-from faultline.app.transaction import JobTransaction, JoinedTransaction
-from faultline.app.turns import acquired, called, paused
+from faultline.attempt import attempt
+from faultline.attempt.async_or_blocking import acquired, called, paused
+from faultline.attempt.attempt import check_step_name
+from faultline.attempt.blocking_transaction import BlockingTransaction
+from faultline.attempt.blocks import block
+from faultline.attempt.error_attribution import Blame, words
+from faultline.attempt.storable_text import step_result, step_text
+from faultline.attempt.streams import COLLECT_SECONDS, FLUSH_AGAIN_SECONDS, FLUSH_SECONDS, Stream, check_stream_name, soon
+from faultline.attempt.transaction import JobTransaction, JoinedTransaction
 from faultline.core import events
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
-from faultline.flow.ending import CodeChanged
+from faultline.flow.blocking.job_calls import BlockingFlows
+from faultline.history.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.connection.state import wire
 from faultline.store.database import run_on
-from faultline.store.external_sessions import Joined, adapter
+from faultline.store.external_sessions import Joined, joined
 from faultline.store.external_sessions.translation import as_psycopg
 from faultline.store.pool.loans import Loan, beside
 from faultline.store.reads import views
@@ -39,8 +39,8 @@ from faultline.store.verbs import graphs, streams
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from faultline.app.held import Held
-    from faultline.app.streams import Batch
+    from faultline.attempt.lease_protocol import Held
+    from faultline.attempt.streams import Batch
     from faultline.core.model import Json, Unwritten
     from faultline.store.database import Database
     from faultline.store.external_sessions import Session
@@ -236,7 +236,7 @@ class BlockingJob(BlockingFlows):
         """
         for losses in range(1, _OPENS_MAX + 1):
             with ExitStack() as tried:
-                given = self._database.connection(loan) if session is None else adapter(session)
+                given = self._database.connection(loan) if session is None else joined(session)
                 connection: Any = tried.enter_context(given)
                 try:
                     transaction = self._begin(connection, loan)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from faultline.app.options import Options
-from faultline.app.retrying import rules_of
-from faultline.app.steps import Retries, Step, StepDecorator
 from faultline.app.tasks import MYPY, Task
+from faultline.attempt.options import Options
+from faultline.attempt.retrying import rules_of
 from faultline.core.errors import ConfigError, declaring
+from faultline.flow.step_functions import Retries, Step, StepDecorator
 from faultline.values import kinds, reading
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from faultline.app.blocking_job import BlockingJob
     from faultline.app.job import Job
-    from faultline.app.options import Duration, TaskOptions
-    from faultline.app.outcomes import AnOutcome, NoOutcome
     from faultline.app.processes import Processes
-    from faultline.app.retrying import Backoff, Exceptions
     from faultline.app.tasks import DecoratedTask, Enqueues, Returned
+    from faultline.attempt.options import Duration, TaskOptions
+    from faultline.attempt.outcomes import AnOutcome, NoOutcome
+    from faultline.attempt.retrying import Backoff, Exceptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

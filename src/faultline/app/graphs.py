@@ -5,18 +5,18 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
+from faultline.app.enqueue_in_session import session_of
 from faultline.app.handle import JobHandle
 from faultline.app.job import Job  # noqa: TC001 - the task is reasons by its annotation
-from faultline.app.joined import session_of
-from faultline.app.options import Options, check_text
-from faultline.app.slips import check_task
 from faultline.app.tasks import Task
-from faultline.app.unawaited import must_await
+from faultline.attempt.options import Options, check_text
+from faultline.attempt.unawaited import must_await
 from faultline.core.bounds import KEY_LENGTH_MAX
 from faultline.core.errors import ChildFailed, ConfigError, JobRejected
 from faultline.core.model import Submission
+from faultline.flow.usage_errors import check_task
 from faultline.store import jsontext
-from faultline.store.external_sessions import adapter, ajoined
+from faultline.store.external_sessions import ajoined, joined
 from faultline.store.verbs import flow as verbs
 from faultline.store.verbs import graphs
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
+    from faultline.app.enqueue_in_session import AnySession
     from faultline.app.handle import Looks
-    from faultline.app.joined import AnySession
     from faultline.core.ids import Ids
     from faultline.core.model import Enqueued, Json
     from faultline.store.async_database import AsyncDatabase
@@ -160,7 +160,7 @@ class Flow:
         :param idempotency_key: A second enqueue of the same flow with this key gives the jobs of the first.
         """
         if self._session is not None:
-            return self._handle(adapter(self._session).run(self._statement(idempotency_key, None)))
+            return self._handle(joined(self._session).run(self._statement(idempotency_key, None)))
         self._app.database.facts_and_time()
         return self._handle(self._app.database.run(self._statement(idempotency_key, self._app._ids)))  # noqa: SLF001 - its own
 

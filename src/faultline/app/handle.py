@@ -10,20 +10,20 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from faultline import values
-from faultline.app.options import seconds
-from faultline.app.slips import warn_in_event_loop
-from faultline.app.streams import StreamReader
-from faultline.app.unawaited import must_await
+from faultline.attempt.options import seconds
+from faultline.attempt.streams import StreamReader
+from faultline.attempt.unawaited import must_await
 from faultline.core.checks import check_seconds
 from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout, UnreadableJson
 from faultline.core.model import JobRecord, JobState
+from faultline.flow.usage_errors import warn_in_event_loop
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from faultline.app.options import Duration
+    from faultline.attempt.options import Duration
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.reads.views import FinalState, Standing

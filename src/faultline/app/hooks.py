@@ -18,8 +18,8 @@ from faultline.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from faultline.app.attempt import Attempt
     from faultline.app.handle import JobHandle
+    from faultline.attempt.attempt import Attempt
     from faultline.core.model import Submission
 
 #: What the functions are called with. An error may be annotated as `Exception`, or as `BaseException`.

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import psycopg
 
 from faultline import values
-from faultline.app import attempt
-from faultline.app.async_flows import Flows
-from faultline.app.async_transaction import Transaction
-from faultline.app.attempt import check_step_name
-from faultline.app.blame import Blame, words
-from faultline.app.blocks import ablock
-from faultline.app.streams import COLLECT_SECONDS, FLUSH_AGAIN_SECONDS, FLUSH_SECONDS, Stream, asoon, check_stream_name
-from faultline.app.texts import step_result, step_text
-from faultline.app.transaction import JobTransaction, JoinedTransaction
-from faultline.app.turns import aacquired, acalled, apaused
-from faultline.app.unawaited import must_await
+from faultline.attempt import attempt
+from faultline.attempt.async_or_blocking import aacquired, acalled, apaused
+from faultline.attempt.async_transaction import Transaction
+from faultline.attempt.attempt import check_step_name
+from faultline.attempt.blocks import ablock
+from faultline.attempt.error_attribution import Blame, words
+from faultline.attempt.storable_text import step_result, step_text
+from faultline.attempt.streams import COLLECT_SECONDS, FLUSH_AGAIN_SECONDS, FLUSH_SECONDS, Stream, asoon, check_stream_name
+from faultline.attempt.transaction import JobTransaction, JoinedTransaction
+from faultline.attempt.unawaited import must_await
 from faultline.core import events
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, FenceBroken, StaleLease, StatementTimeout
-from faultline.flow.ending import CodeChanged
+from faultline.flow.job_calls import Flows
+from faultline.history.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on
 from faultline.store.connection.state import wire
@@ -39,8 +39,8 @@ from faultline.store.verbs import graphs, streams
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from faultline.app.held import Held
-    from faultline.app.streams import Batch
+    from faultline.attempt.lease_protocol import Held
+    from faultline.attempt.streams import Batch
     from faultline.core.model import Json, Unwritten
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.external_sessions import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, Unpack
 
-from faultline.app.unawaited import must_await
+from faultline.attempt.unawaited import must_await
 from faultline.core.checks import check_queue
 from faultline.core.errors import JobRejected
 from faultline.core.limits import changed_fields, check_rate

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from faultline import operate
 from faultline.app.handle import JobHandle
-from faultline.app.options import id_of
-from faultline.app.slips import check_named
-from faultline.app.unawaited import must_await
+from faultline.attempt.options import id_of
+from faultline.attempt.unawaited import must_await
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState
+from faultline.flow.usage_errors import check_named
 from faultline.store.reads import cancellable, listing
 from faultline.values import plain
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from faultline import values
-from faultline.app.texts import result_text
+from faultline.attempt.storable_text import result_text
 from faultline.core.errors import JobRejected
 from faultline.store import jsontext
 

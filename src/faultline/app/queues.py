@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from faultline.app.limits import Limits
-from faultline.app.unawaited import must_await
+from faultline.attempt.unawaited import must_await
 from faultline.core.bounds import QUEUE_LENGTH_MAX, TASK_LENGTH_MAX
 from faultline.core.checks import check_name, check_queue
 from faultline.core.errors import ConfigError, declaring

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypedDic
 from zoneinfo import ZoneInfo
 
 from faultline import operate
-from faultline.app.options import TaskOptions
 from faultline.app.tasks import Task
-from faultline.app.unawaited import must_await
+from faultline.attempt.options import TaskOptions
+from faultline.attempt.unawaited import must_await
 from faultline.core.checks import check_name, check_readable, check_text, check_whole, seconds
 from faultline.core.errors import ConfigError, JobRejected, ScheduleNotFound, declaring
 from faultline.core.model import Submission

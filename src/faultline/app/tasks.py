@@ -9,16 +9,16 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args
 
 from faultline.app.blocking_job import BlockingJob
+from faultline.app.enqueue_in_session import EnqueuesIn, JoinedTask, session_of
 from faultline.app.job import Job
-from faultline.app.joined import EnqueuesIn, JoinedTask, session_of
-from faultline.app.options import Options, check_options, check_seconds, check_text, seconds
 from faultline.app.parameters import Parameters, Results, function_of
 from faultline.app.processes import Processes, check_function, processes_of
-from faultline.app.retrying import check_backoff
-from faultline.app.templates import Template
-from faultline.app.texts import text_of
-from faultline.app.unawaited import must_await
-from faultline.app.uniqueness import Keys, unique_of
+from faultline.attempt.options import Options, check_options, check_seconds, check_text, seconds
+from faultline.attempt.retrying import check_backoff
+from faultline.attempt.storable_text import text_of
+from faultline.attempt.templates import Template
+from faultline.attempt.unawaited import must_await
+from faultline.attempt.uniqueness import Keys, unique_of
 from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.limits import check_group
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAliasType
 
     from faultline.app.batch import Batch
+    from faultline.app.enqueue_in_session import AnySession
     from faultline.app.handle import JobHandle
-    from faultline.app.joined import AnySession
-    from faultline.app.options import Duration, TaskOptions
-    from faultline.app.retrying import Backoff, Rules
+    from faultline.attempt.options import Duration, TaskOptions
+    from faultline.attempt.retrying import Backoff, Rules
     from faultline.core.model import Json
 
 P = ParamSpec("P")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from faultline import values
 from faultline.app import tracing
 from faultline.app.handle import JobHandle
-from faultline.app.options import check_text
 from faultline.app.tasks import Task
-from faultline.app.unawaited import must_await
+from faultline.attempt.options import check_text
+from faultline.attempt.unawaited import must_await
 from faultline.core.bounds import KEY_LENGTH_MAX, TASK_LENGTH_MAX, TOPIC_LENGTH_MAX
 from faultline.core.checks import check_name, check_readable
 from faultline.core.errors import ConfigError, JobRejected, declaring

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Running(Protocol):
-    """A job that runs: a worker's `Hold`."""
+    """A job that runs: a worker's `HeldLease`."""
 
     #: Calls that its task made and has not awaited; None: it made none.
     unawaited: set[Any] | None

@@ -1,1 +1,1 @@
-"""Flows: programs that remember their calls, wait without a lease, and go on. The job and the worker use what is here."""
+"""The flow engine: what a program calls through its job. Each call is found recorded, recorded, or waited for."""

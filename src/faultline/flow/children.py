@@ -1,52 +1,177 @@
-"""The children of a call: one digest for all of them, and what became of them."""
+"""The jobs that a program calls or waits for. They are enqueued once, and what became of them is recorded once."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import UUID
 
-from faultline.core.errors import ChildFailed
-from faultline.store import jsontext
-from faultline.values import as_stored, digest_of
+import psycopg
+
+from faultline.core.bounds import SPAWN_CHUNK
+from faultline.core.errors import ChildFailed, FaultlineError
+from faultline.core.ids import Ids
+from faultline.flow.steps import Stepping
+from faultline.history import children
+from faultline.history.ending import Interrupted
+from faultline.store.verbs import flow as verbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from uuid import UUID
+    from collections.abc import Sequence
 
     from faultline.core.model import Submission
+    from faultline.history.calls import Call
+    from faultline.history.program import Recorded
+    from faultline.store.statement import Statement
+    from faultline.store.verbs.flow import ChildOutcome
 
-_NAMED_MAX = 3
-#: One argument that is a short integer or simple text, as most are: it is in order already.
-_ONE_PLAIN = re.compile(r'\{"[a-z_]+":(?:(?:0|-?[1-9][0-9]{0,14})|"[ -!#-\[\]-~]*")\}')
+T = TypeVar("T")
 
-
-def digest_of_jobs(jobs: Sequence[Submission], own: Iterable[bytes]) -> str:
-    """Of their tasks and arguments: a later run must call for the same ones. `own`: as `digest_of` takes it."""
-    return digest_of((f"{job.task} {_compared(job.args)}".encode() for job in jobs), own)
-
-
-def _compared(args: str) -> str:
-    """Arguments in one order, however a dict in them was made."""
-    if _ONE_PLAIN.fullmatch(args):
-        return args
-    return jsontext.encode_args(as_stored(jsontext.decode_args(args)), "arguments")
+_PAGE = 1000
 
 
-def errors_of(taken: Mapping[str, Mapping[str, Any]]) -> dict[int, str]:
-    """Of those that have failed, by index, what `collect_outcomes` says of them."""
-    return {int(index): _first_line(one) for index, one in sorted(taken.items(), key=lambda item: int(item[0]))}
+class Called(NamedTuple):
+    """The jobs of one call."""
+
+    jobs: Sequence[Submission]
+    #: raise, keep, fast.
+    policy: str
+    #: What their results are read as.
+    returns: Any
+    #: One job was called, and its result is that of the call.
+    alone: bool = False
 
 
-def failed(job_id: UUID, name: str, total: int, errors: dict[int, str]) -> ChildFailed:
-    """The error of a call, some of whose jobs have failed."""
-    shown = "; ".join(f"number {index}: {error}" for index, error in list(errors.items())[:_NAMED_MAX])
-    if total == 1:
-        message = f"job {job_id}: the job that it called, {name}, has not succeeded: {next(iter(errors.values()))}"
-    else:
-        message = f"job {job_id}: {len(errors)} of {total} jobs of {name} have not succeeded. {shown}"
-    return ChildFailed(message, errors=errors)
+class Watched(NamedTuple):
+    job_id: UUID
+    #: What its result is read as.
+    returns: Any
 
 
-def _first_line(one: Mapping[str, Any]) -> str:
-    error = str(one.get("error") or "").partition("\n")[0]
-    return f"{one.get('state')}: {error}" if error else str(one.get("state"))
+class Calling(Stepping):
+    """How calls of other jobs run."""
+
+    async def _run_children(self, call: Call[Any]) -> Any:
+        known = await self._arrived(call)
+        called: Called = call.what
+        is_spawned = await self._spawned(call, known)
+        taken = await self._taken(call, known) if is_spawned or call.contest is not None else None
+        if taken is None:
+            raise await self._wait(call, call.as_wait(policy=called.policy))
+        failed = taken["failed"]
+        if failed and called.policy != "keep":
+            raise children.failed(self.id, call.name, len(called.jobs), children.errors_of(failed))
+        found = [self._result_of(call, one, called.returns) for one in await self._outcomes(call, len(called.jobs))]
+        return found[0] if called.alone else found
+
+    async def _run_detached(self, call: Call[Any]) -> UUID:
+        known = await self._arrived(call)
+        if known is None or known.outcome is None:
+            (job,) = call.what.jobs
+            fresh = await self._new_ids(1)
+            return await self._ask_for(
+                verbs.detach(self._hold.lease, call.number, job, name=call.name, digest=call.digest, fresh=fresh)
+            )
+        return UUID(known.result[0])
+
+    async def _run_watch(self, call: Call[Any]) -> Any:
+        known = await self._arrived(call)
+        if known is None:
+            self._refuse_in_transaction(call)
+            await self._pass_failures(call)
+            watched: Watched = call.what
+            lease = self._hold.lease
+            statement = verbs.watch(lease, call.number, [watched.job_id], name=call.name, digest=call.digest)
+            call.call_id = await self._ask_for(statement)
+        else:
+            call.call_id = known.call_id
+        taken = await self._taken(call, known)
+        if taken is None:
+            raise await self._wait(call, call.as_wait(policy="raise"))
+        if taken["failed"]:
+            raise children.failed(self.id, call.name, 1, children.errors_of(taken["failed"]))
+        kept = taken["results"]
+        result = kept["0"] if "0" in kept else (await self._outcomes(call, 1))[0].result
+        return self._read(call, result, call.what.returns)
+
+    async def _spawned(self, call: Call[Any], known: Recorded | None) -> bool:
+        """Enqueue the jobs of a call, unless they are. True if they were all enqueued by an earlier run."""
+        if call.is_spawned is None:
+            call.is_spawned = await self._spawned_before(call, known)
+        return call.is_spawned
+
+    async def _spawned_before(self, call: Call[Any], known: Recorded | None) -> bool:
+        jobs = call.what.jobs
+        begun = 0
+        if known is not None:
+            call.call_id, begun = known.call_id, known.spawned
+            if known.outcome is not None or begun >= len(jobs):
+                return True
+        self._refuse_in_transaction(call)
+        await self._pass_failures(call)
+        while True:
+            await self._spawn(call, begun)
+            begun += SPAWN_CHUNK
+            if begun >= len(jobs):
+                # Without jobs there is nothing to wait for.
+                return not jobs
+
+    async def _spawn(self, call: Call[Any], first: int) -> None:
+        called: Called = call.what
+        chunk = called.jobs[first : first + SPAWN_CHUNK]
+        statement = verbs.spawn(
+            self._hold.lease,
+            call.number,
+            chunk,
+            name=call.name,
+            digest=call.digest,
+            total=len(called.jobs),
+            first_index=first,
+            policy=called.policy,
+            fresh=await self._new_ids(len(chunk)) if chunk else None,
+        )
+        call.call_id = await self._ask_for(statement)
+
+    async def _new_ids(self, count: int) -> list[int]:
+        await self._read_clock()
+        return Ids(self._database.time.seconds, self._chance).new_numbers(count)
+
+    async def _ask_for(self, statement: Statement[T]) -> T:
+        """The answer to a call of jobs. A refusal is not recorded, and another run may get another one: the run is over."""
+        try:
+            return await self._ask(statement)
+        except (FaultlineError, psycopg.Error) as error:
+            raise self._program().end(Interrupted(error)) from error
+
+    async def _taken(self, call: Call[Any], known: Recorded | None) -> dict[str, Any] | None:
+        """What became of the jobs, as it was recorded; None: wait on."""
+        if known is not None and known.outcome is not None:
+            status, result = ("taken" if known.outcome in ("done", "failed") else known.outcome), known.result
+        elif call.contest is not None:
+            status, result = await self._in_turn(call, policy=getattr(call.what, "policy", "raise"))
+        else:
+            self._refuse_in_transaction(call)
+            await self._pass_failures(call)
+            found_now = await self._ask(verbs.collect_outcomes(self._hold.lease, call.number))
+            status, result = found_now.status, found_now.result
+        if status == "open":
+            return None
+        if status != "taken":
+            raise ChildFailed(f"job {self.id}: call {call.number} ({call.name}) was waited for in vain: its time is over")
+        self._refuse_unreadable(call, result)
+        found: dict[str, Any] = result
+        return found
+
+    async def _outcomes(self, call: Call[Any], total: int) -> list[ChildOutcome]:
+        """All of them, by pages. Their results count for what one job may have in memory."""
+        found: list[ChildOutcome] = []
+        while len(found) < total:
+            after = found[-1].index if found else -1
+            page = await self._ask(verbs.outcomes(int(call.call_id or 0), after, _PAGE))
+            if not page:
+                break
+            self._program().weigh(sum(len(repr(one.result)) for one in page))
+            found += page
+        return found
+
+    def _result_of(self, call: Call[Any], one: ChildOutcome, returns: Any) -> Any:
+        return self._read(call, one.result, returns) if one.state == "succeeded" else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from faultline.app.outcomes import Outcome
+from faultline.attempt.outcomes import Outcome
 from faultline.core import events
 from faultline.store.reads import views
 from faultline.worker.write.endings import Failed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease, Submission
     from faultline.store.async_database import AsyncDatabase
-    from faultline.worker.lease.held_lease import Hold
+    from faultline.worker.lease.held_lease import HeldLease
     from faultline.worker.write.endings import Ending
 
 _NAME = "faultline"
@@ -73,7 +73,7 @@ class Tracing:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._contexts: dict[UUID, str] = {}
-        self._spans: dict[Hold, Span] = {}
+        self._spans: dict[HeldLease, Span] = {}
 
     async def fetch(self, database: AsyncDatabase, leases: Sequence[Lease]) -> None:
         """Read the contexts of claimed jobs. If that fails, their traces begin anew; the jobs run."""
@@ -83,7 +83,7 @@ class Tracing:
         except Exception as error:  # noqa: BLE001 - leases are held, so the jobs must run
             events.emit("traces_unknown", error=str(error))
 
-    def begin(self, hold: Hold) -> None:
+    def begin(self, hold: HeldLease) -> None:
         """Begin the span of an attempt and make it current in the attempt's asyncio task."""
         lease = hold.lease
         carrier = {"traceparent": self._contexts.pop(lease.job_id, "")}
@@ -101,7 +101,7 @@ class Tracing:
         self._spans[hold] = span
         context.attach(trace.set_span_in_context(span))
 
-    def end(self, hold: Hold, ending: Ending | None, raised: BaseException | None = None) -> None:
+    def end(self, hold: HeldLease, ending: Ending | None, raised: BaseException | None = None) -> None:
         """End the span of an attempt, with the exception that the task raised."""
         self._contexts.pop(hold.lease.job_id, None)
         span = self._spans.pop(hold, None)

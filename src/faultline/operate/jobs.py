@@ -149,7 +149,7 @@ class RetryFailed(_InBatches["failures.FailedFilter", "failures.Cursor"]):
         events.emit("jobs_retried_by_request", jobs=self.jobs, refused=self.refused, by=self._by, reason=self._reason)
 
 
-class CancelJobs(_InBatches["unended.UnendedFilter", "UUID"]):
+class CancelJobs(_InBatches["cancellable.UnendedFilter", "UUID"]):
     """Cancel queued and running jobs."""
 
     def _next(self, which: cancellable.UnendedFilter, max_jobs: int) -> Statement[cancellable.Cancelled]:

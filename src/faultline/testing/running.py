@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from faultline.app.outcomes import Outcome
+from faultline.attempt.outcomes import Outcome
 from faultline.core.errors import ConfigError, JobFailed
 from faultline.core.model import JobState
 from faultline.store import testing, verbs

@@ -26,10 +26,10 @@ from faultline.core.errors import FaultlineError, JobNotFound
 from faultline.web import api, pages
 from faultline.web.api.shapes import JSON_OBJECT, JSON_VALUE, PATTERNS_IN_WORDS
 from faultline.web.auth.proxies import Proxies
+from faultline.web.server import assets, health_routes, metrics_route
 from faultline.web.server.databases import Limits
 from faultline.web.server.problems import Problem, problem_of
 from faultline.web.server.security_middleware import Guard
-from faultline.web.server.server import assets, health_routes, metrics_route
 from faultline.web.server.service import Service, service_of
 
 if TYPE_CHECKING:

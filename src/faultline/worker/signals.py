@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.worker.companion.memory import nameless_file
+from faultline.worker.base.memory_file import nameless_file
 
 if TYPE_CHECKING:
     import asyncio

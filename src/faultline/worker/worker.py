@@ -25,7 +25,6 @@ from faultline.worker.claim.feed import CLAIM_MAX, Feed
 from faultline.worker.claim.poll import Poll
 from faultline.worker.claim.wakeups import Hints
 from faultline.worker.companion.client import Standby
-from faultline.worker.companion.loop_watchdog import LoopTick
 from faultline.worker.lease.heartbeat import Heartbeat
 from faultline.worker.lease.lease_table import Leases
 from faultline.worker.lease.permits import Permits
@@ -34,6 +33,7 @@ from faultline.worker.run import tracing
 from faultline.worker.run.crash_quarantine import CrashQuarantine
 from faultline.worker.run.executor import Executor
 from faultline.worker.run.lifespan import Lifespans, StoppedEarly
+from faultline.worker.run.loop_watchdog import LoopTick
 from faultline.worker.run.recycling import Recycling
 from faultline.worker.upkeep.declaration_diff import Replaced
 from faultline.worker.upkeep.duplicate_tasks import log_namesakes

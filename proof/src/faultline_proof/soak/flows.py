@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.app.application import Faultline
-    from faultline.app.async_transaction import Transaction
+    from faultline.attempt.async_transaction import Transaction
 
 #: What atomic steps write. No unique key: that it exists once must not be the doing of this table.
 MARKS = "create table soak_marks (job_id uuid not null)"

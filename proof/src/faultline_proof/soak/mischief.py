@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
 from faultline.app.job import Job  # noqa: TC001 - likewise
-from faultline.app.outcomes import Retry, Snooze
+from faultline.attempt.outcomes import Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from faultline.app.async_transaction import Transaction  # noqa: TC001 - likewise
 from faultline.app.job import Job  # noqa: TC001 - looked at when a task is registered
+from faultline.attempt.async_transaction import Transaction  # noqa: TC001 - likewise
 from faultline.core.errors import FaultlineError, IllegalTransition, JobNotFound
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from faultline.app.job import Job  # noqa: TC001 - likewise
-from faultline.app.uniqueness import Unique
+from faultline.attempt.uniqueness import Unique
 from faultline.core.errors import FaultlineError
 from faultline.core.limits import Limit, Rate
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from faultline.app.job import Job  # noqa: TC001 - looked at when a task is registered
-from faultline.app.outcomes import Retry, Snooze
+from faultline.attempt.outcomes import Retry, Snooze
 from faultline.core.errors import FaultlineError
 from faultline.core.model import JobState
 from faultline_proof.world import flows, limits

@@ -122,7 +122,7 @@ def _unique(
     """What the options say of uniqueness; None: they say nothing."""
     if wanted is None and key is None and period is None and debounce is None and at_most is None and not replace:
         return None
-    from faultline.app.uniqueness import Unique  # noqa: PLC0415
+    from faultline.attempt.uniqueness import Unique  # noqa: PLC0415
 
     # A period alone throttles.
     while_ = wanted or (None if period is not None and debounce is None else "queued")

@@ -127,7 +127,7 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
 
 
 def _run_several(command: list[str], serving: _Serving) -> int:
-    from faultline.worker.companion.process import health  # noqa: PLC0415
+    from faultline.worker.companion import health  # noqa: PLC0415
     from faultline.worker.process import Supervisor  # noqa: PLC0415
 
     settings = serving.settings

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from faultline.app.job import Job
-    from faultline.app.options import Duration
+    from faultline.attempt.options import Duration
 
 #: What the model is told when the time for an answer was over.
 NOBODY_APPROVED = "Nobody approved this tool call in time."

@@ -13,20 +13,20 @@ import contextlib
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from faultline.app.current import current_job
 from faultline.app.job import Job
-from faultline.app.steps import Step
+from faultline.attempt.current import current_job
 from faultline.core.errors import ConfigError
-from faultline.flow.calls import around_here, branch_around, within
-from faultline.flow.ending import RunEnded
+from faultline.flow.step_functions import Step
+from faultline.history.calls import around_here, branch_around, within
+from faultline.history.ending import RunEnded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
-    from faultline.app.options import Duration
-    from faultline.app.steps import Retries
-    from faultline.flow.calls import Made
-    from faultline.flow.program import Branch
+    from faultline.attempt.options import Duration
+    from faultline.flow.step_functions import Retries
+    from faultline.history.calls import Made
+    from faultline.history.program import Branch
 
 #: What belongs to no tool call and no toolset.
 OTHER = "other"

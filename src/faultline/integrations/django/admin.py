@@ -17,7 +17,7 @@ from django.db import connections
 from faultline.core.errors import FaultlineError
 from faultline.integrations.django.applications import application, backends
 from faultline.integrations.django.models import Job
-from faultline.store.external_sessions import adapter
+from faultline.store.external_sessions import joined
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
@@ -128,6 +128,6 @@ def _who(request: Any) -> str:
 
 def _shown(job: Job, what: str) -> str:
     """By the connection of the page: another one would not see what a test has not committed."""
-    record = adapter(connections[_alias()]).run(views.job(job.id))
+    record = joined(connections[_alias()]).run(views.job(job.id))
     # None: it was pruned while the page was made.
     return "" if record is None else json.dumps(getattr(record, what), ensure_ascii=False, indent=2)[:10_000]

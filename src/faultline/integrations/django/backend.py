@@ -12,7 +12,7 @@ from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from django.utils import timezone
 
-from faultline.app.options import Options, check_queue
+from faultline.attempt.options import Options, check_queue
 from faultline.core.bounds import TASK_LENGTH_MAX
 from faultline.core.errors import JobRejected, OutcomeUnknown
 from faultline.core.model import Submission
@@ -28,7 +28,7 @@ from faultline.integrations.django.compat import (
 from faultline.integrations.django.results import result_of
 from faultline.integrations.django.running import reads
 from faultline.store import jsontext
-from faultline.store.external_sessions import adapter
+from faultline.store.external_sessions import joined
 from faultline.store.external_sessions.translation import as_psycopg
 from faultline.store.translation import connection_was_lost
 
@@ -173,7 +173,7 @@ class FaultlineBackend(BaseTaskBackend):
         return Submission(path, jsontext.encode_args(given, f"the arguments of {path}"), **options.submitted())
 
     def _found(self, job_id: UUID, task: Any) -> Any:
-        connection = adapter(self._connection)
+        connection = joined(self._connection)
         record, *journal = [connection.run(one) for one in reads(job_id, 1 if task is not None else None)]
         if record is None:
             raise TaskResultDoesNotExist(str(job_id))

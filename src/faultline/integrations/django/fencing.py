@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from faultline.app.blocking_job import BlockingJob
-from faultline.app.current import current_job
+from faultline.attempt.current import current_job
 from faultline.core.errors import ConfigError
 from faultline.integrations.django.running import completed
 from faultline.store import jsontext
@@ -16,7 +16,7 @@ from faultline.store import jsontext
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faultline.app.transaction import JoinedTransaction
+    from faultline.attempt.transaction import JoinedTransaction
 
 
 @contextlib.contextmanager

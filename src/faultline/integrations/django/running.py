@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - read by `app.task`
 from faultline.app.job import Job  # noqa: TC001 - likewise
-from faultline.app.outcomes import Outcome
-from faultline.app.texts import text_of
+from faultline.attempt.outcomes import Outcome
+from faultline.attempt.storable_text import text_of
 from faultline.core.errors import FaultlineError, ResultRejected
 from faultline.core.model import Failure
 from faultline.integrations.django.compat import (

@@ -11,8 +11,8 @@ import openai
 from agents import RunConfig, Runner, RunState, TContext
 from agents.exceptions import AgentsException
 
-from faultline.app.steps import Retries
 from faultline.core.errors import ConfigError, StepFailed
+from faultline.flow.step_functions import Retries
 from faultline.integrations.agents.approvals import question
 from faultline.integrations.agents.conductor import Conductor, flow_here
 from faultline.integrations.openai_agents.recorded import calls_in
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agents.items import ToolApprovalItem
 
     from faultline.app.job import Job
-    from faultline.app.options import Duration
+    from faultline.attempt.options import Duration
     from faultline.integrations.agents.conductor import StepOptions
 
 #: Errors after which the same request may succeed.

@@ -15,8 +15,8 @@ from pydantic_ai.output import OutputDataT
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import FunctionToolset
 
-from faultline.app.steps import Step
 from faultline.core.errors import ConfigError
+from faultline.flow.step_functions import Step
 from faultline.integrations.agents.conductor import Conductor, flow_here
 from faultline.integrations.pydantic_ai.durability import Durability, retries_of_models
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydantic_ai.output import OutputSpec
     from pydantic_ai.toolsets import AbstractToolset
 
-    from faultline.app.options import Duration
+    from faultline.attempt.options import Duration
     from faultline.integrations.agents.conductor import StepOptions
 
 

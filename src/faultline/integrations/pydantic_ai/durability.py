@@ -23,10 +23,10 @@ from pydantic_ai.durable_exec import (
 from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 
-from faultline.app.current import current_job
 from faultline.app.job import Job
-from faultline.app.steps import Retries
+from faultline.attempt.current import current_job
 from faultline.core.bounds import STEP_NAME_LENGTH_MAX
+from faultline.flow.step_functions import Retries
 from faultline.integrations.agents.approvals import question
 from faultline.integrations.agents.conductor import StepOptions, conducting, track_of_toolset
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.tools import DeferredToolRequests
 
-    from faultline.app.options import Duration
+    from faultline.attempt.options import Duration
     from faultline.integrations.agents.approvals import Approval
 
 #: Errors after which the same request may succeed.

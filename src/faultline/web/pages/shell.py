@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from faultline import operate
 from faultline.explain import formatting
 from faultline.web.auth.sessions import COOKIE
-from faultline.web.server.server import assets
+from faultline.web.server import assets
 from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:

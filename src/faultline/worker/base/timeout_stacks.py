@@ -15,7 +15,7 @@ import sys
 import traceback
 from types import TracebackType
 
-from faultline.worker.companion.memory import nameless_file
+from faultline.worker.base.memory_file import nameless_file
 
 #: How long a process may take to say where it is.
 _ANSWER_SECONDS = 0.2

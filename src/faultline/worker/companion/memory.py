@@ -11,10 +11,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
+
+from faultline.worker.base.memory_file import nameless_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -308,11 +309,3 @@ class NamelessFile:
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
             os.close(self._fd)
-
-
-def nameless_file(name: str) -> int:
-    """A file in memory, reachable only through its descriptor."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name)
-    with tempfile.TemporaryFile(prefix=name) as file:  # pragma: no cover - not on Linux
-        return os.dup(file.fileno())

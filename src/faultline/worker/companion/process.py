@@ -251,7 +251,7 @@ def main() -> None:
     shared = Shared(settings.memory, settings.capacity)
     companion = Companion(settings, shared)
     if settings.health is not None:
-        from faultline.worker.companion.process import health  # noqa: PLC0415
+        from faultline.worker.companion import health  # noqa: PLC0415
 
         health.serve(socket.socket(fileno=settings.health), lambda: [shared])
     pipe = sys.stdin.fileno()

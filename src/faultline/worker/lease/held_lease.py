@@ -10,9 +10,9 @@ from faultline.core import forks
 if TYPE_CHECKING:
     import asyncio
 
-    from faultline.app.attempt import Attempt
+    from faultline.attempt.attempt import Attempt
     from faultline.core.model import Lease
-    from faultline.flow.program import Program
+    from faultline.history.program import Program
     from faultline.worker.base.counters import Counts
 
 #: How often to try a lease again that the job's own transaction kept from being renewed. While the heartbeats come, a reap

@@ -10,8 +10,8 @@ import asyncio
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.outcomes import Outcome
-from faultline.app.unawaited import never_awaited, of_batch
+from faultline.attempt.outcomes import Outcome
+from faultline.attempt.unawaited import never_awaited, of_batch
 from faultline.core.running import running
 from faultline.worker.lease.held_lease import LEAVE_SECONDS
 from faultline.worker.write.endings import TimedOut
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from faultline.app.attempt import Attempt
     from faultline.app.batch import Batch
     from faultline.app.tasks import Task
-    from faultline.app.unawaited import Pending
+    from faultline.attempt.attempt import Attempt
+    from faultline.attempt.unawaited import Pending
     from faultline.worker.base.threads import Threads
     from faultline.worker.lease.held_lease import HeldLease
     from faultline.worker.lease.stop import Stop

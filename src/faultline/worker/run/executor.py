@@ -8,14 +8,14 @@ import threading
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.attempt import TIMED_OUT, Attempt
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
+from faultline.attempt.attempt import TIMED_OUT, Attempt
 from faultline.core import events, forks
 from faultline.core.bounds import ARGS_BYTES_MAX
 from faultline.core.model import Reason
 from faultline.core.running import running
-from faultline.flow.ending import RunEnded
+from faultline.history.ending import RunEnded
 from faultline.worker.base.background_tasks import cancel
 from faultline.worker.base.threads import Threads
 from faultline.worker.lease.held_lease import LEAVE_SECONDS

@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.texts import storable, text_of
+from faultline.attempt.storable_text import storable, text_of
 from faultline.core import events
 from faultline.core.backoff import jittered
 from faultline.core.model import Failure
-from faultline.flow import ending as flow
-from faultline.flow.ending import TAKE_NUMBER, CodeChanged, Interrupted, RunEnded, Undone, calls_in, is_final
-from faultline.flow.program import Program
+from faultline.history import ending as flow
+from faultline.history.ending import TAKE_NUMBER, CodeChanged, Interrupted, RunEnded, Undone, calls_in, is_final
+from faultline.history.program import Program
 from faultline.store import jsontext, verbs
 from faultline.worker.write.endings import Completed, Failed, Released, StartedOver, Suspended
 

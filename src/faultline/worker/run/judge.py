@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.blame import is_caused_by
-from faultline.app.outcomes import ContinueAsNew, Outcome
-from faultline.app.retrying import Backoff
-from faultline.app.texts import storable, text_of
-from faultline.app.unawaited import never_awaited
+from faultline.attempt.error_attribution import is_caused_by
+from faultline.attempt.outcomes import ContinueAsNew, Outcome
+from faultline.attempt.retrying import Backoff
+from faultline.attempt.storable_text import storable, text_of
+from faultline.attempt.unawaited import never_awaited
 from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX, SNOOZE_SECONDS_MIN
 from faultline.core.checks import seconds
 from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
-from faultline.flow.ending import RunEnded, too_few
+from faultline.history.ending import RunEnded, too_few
 from faultline.values import Misfit
 from faultline.worker.run.processes.answers import Returned, result_text
 from faultline.worker.write.endings import Completed, Failed, Released, StartedOver, unstorable

@@ -11,13 +11,13 @@ from copy import copy
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.current import current_job
+from faultline.attempt.current import current_job
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from faultline.app.attempt import Attempt
     from faultline.app.tasks import Task
+    from faultline.attempt.attempt import Attempt
 
     Middleware = Sequence[Callable[..., Any]]
 

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from faultline.app.texts import storable
+from faultline.attempt.storable_text import storable
 from faultline.core import events
 from faultline.core.errors import JobRejected
 from faultline.core.model import Failure, Unwritten

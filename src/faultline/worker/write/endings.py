@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from faultline.app.texts import storable
+from faultline.attempt.storable_text import storable
 from faultline.core.model import Failure
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from faultline.app.texts import storable, text_of
+from faultline.attempt.storable_text import storable, text_of
 from faultline.core import events
 from faultline.core.backoff import doubled, jittered
 from faultline.core.model import Failure

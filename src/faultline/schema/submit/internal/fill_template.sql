@@ -1,4 +1,4 @@
--- A text over a task's arguments, as `app/templates.py` stores it, filled for those who publish:
+-- A text over a task's arguments, as `attempt/templates.py` stores it, filled for those who publish:
 -- [{"text": "tenant-", "path": ["tenant_id"], "default": "7"}, …]. An argument that is missing, null or no scalar raises FL005.
 create or replace function faultline.fill_template(parts jsonb, args json, about text) returns text
 language plpgsql immutable

@@ -15,10 +15,10 @@ from datetime import timedelta
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.outcomes import Cancel, ContinueAsNew, Fail, Outcome, Retry, Snooze
-from faultline.app.texts import storable, text_of
+from faultline.attempt.outcomes import Cancel, ContinueAsNew, Fail, Outcome, Retry, Snooze
+from faultline.attempt.storable_text import storable, text_of
 from faultline.core.errors import FaultlineError, JobRejected
-from faultline.flow.calls import Made
+from faultline.history.calls import Made
 from faultline.store import jsontext
 from faultline.values import Misfit, as_stored
 from faultline.worker.write.endings import unstorable_text

@@ -23,11 +23,11 @@ from multiprocessing.spawn import import_main_path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.app import processes
-from faultline.app.attempt import Attempt
-from faultline.app.outcomes import Outcome
 from faultline.app.parameters import Results
 from faultline.app.tasks import Task
-from faultline.app.texts import text_of
+from faultline.attempt.attempt import Attempt
+from faultline.attempt.outcomes import Outcome
+from faultline.attempt.storable_text import text_of
 from faultline.core import forks
 from faultline.core.bounds import ARGS_BYTES_MAX
 from faultline.core.errors import ConfigError

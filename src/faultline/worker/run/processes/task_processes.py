@@ -19,8 +19,8 @@ from contextvars import Context
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.outcomes import Snooze
-from faultline.app.texts import storable
+from faultline.attempt.outcomes import Snooze
+from faultline.attempt.storable_text import storable
 from faultline.core import events
 from faultline.core.bounds import ARGS_BYTES_MAX, RESULT_BYTES_MAX
 from faultline.worker.base.threads import Threads

@@ -1,0 +1,1 @@
+"""Generated: the blocking side of the flow engine."""
