@@ -66,7 +66,10 @@ PARTS = {
     r"troubles?": "incident, failure",
 }  # fmt: skip
 #: The folders that have none of them.
-PLAIN = ("core", "store", "app", "flow", "worker", "operate", "integrations", "drawing", "web", "cli", "embedded", "testing")
+PLAIN = (
+    "core", "store", "history", "attempt", "flow", "app", "worker", "operate", "doctor", "explain", "integrations", "web", "cli",
+    "embedded", "testing",
+)  # fmt: skip
 
 #: Where a retired name stays, and why.
 KEPT_NAMES = {

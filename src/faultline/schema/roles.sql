@@ -28,9 +28,9 @@ do $migration$
 declare
   verbs constant jsonb := '{
     "faultline_producer": ["enqueue_flow", "publish", "chunks",
-                           "enqueue", "enqueue_many", "cancel", "signal"],
+                           "enqueue", "enqueue_one", "enqueue_many", "cancel", "signal"],
     "faultline_worker": ["enqueue_flow", "upstream", "continue_as_new", "fork", "publish", "subscribe", "stream", "chunks",
-                         "enqueue", "enqueue_many", "claim", "sync_claim", "renew", "complete", "fail", "release", "record_start",
+                         "enqueue", "enqueue_one", "enqueue_many", "claim", "sync_claim", "renew", "complete", "fail", "release", "record_start",
                          "needs_start_record", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "heartbeat", "unregister_worker",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce", "expire", "program_changed", "wake_changed_programs",
@@ -40,7 +40,8 @@ declare
                          "record", "history", "spawn", "outcomes", "collect_outcomes", "signal", "receive", "first_over", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue_flow", "publish", "subscribe", "unsubscribe", "chunks",
-                           "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "undo", "fork", "pause", "resume", "change_setting",
+                           "enqueue", "enqueue_one", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "undo", "fork",
+                           "pause", "resume", "change_setting",
                            "reap", "expire", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
                            "set_limit", "reset_limit", "set_budget", "recount", "maintain_limits",
                            "resolve", "sweep", "signal",

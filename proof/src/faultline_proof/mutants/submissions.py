@@ -111,15 +111,6 @@ GUARDS: Guards = {
             "at constant timestamptz := faultline.clock();",
             "at constant timestamptz := faultline.now();",
         ),
-        "knows a transaction that has written": "pg_current_xact_id_if_assigned() is not null\n    or ",
-        "knows a transaction that has lasted": (
-            "    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'\n",
-            "",
-        ),
-        "knows a loop that has lasted": "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
-        "wakes nobody for delayed jobs": ("if due <= at then", "if true then"),
-        "notifies of jobs in the past": ("late or due < at)", "late)"),
-        "notifies of jobs that appear late": ("late or due < at)", "due < at)"),
     },
     # Every reason to refuse a job of a submission stands here once.
     "parse_new_jobs": {
@@ -237,26 +228,60 @@ GUARDS: Guards = {
         "notifies the most urgent": ("min(k.priority)", "max(k.priority)"),
         "notifies the longest due": ("min(k.next_run_at)", "max(k.next_run_at)"),
     },
-    "wake_for_one": {
-        "notifies no other worker": ("wake_for_one.queue = any (w.queues)", "true"),
+    "insert_one": {
+        "wakes nobody for delayed jobs": ("if insert_one.due > insert_one.at then", "if false then"),
+        "tells of jobs in the past": (
+            "late constant boolean := insert_one.due < insert_one.at\n    or",
+            "late constant boolean :=",
+        ),
+        "knows a transaction that has written": "    or pg_current_xact_id_if_assigned() is not null\n",
+        "knows a transaction that has lasted": (
+            "    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'\n"
+        ),
+        "knows a loop that has lasted": "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
+        "notifies no other worker": ("insert_one.queue = any (w.queues)", "true"),
         "notifies the lowest position of a longer transaction": (
-            "perform faultline.wake(queue, priority, least(due, transaction_timestamp()));",
-            "perform faultline.wake(queue, priority, due);",
+            "insert_one.queue, insert_one.priority, least(insert_one.due, transaction_timestamp())\n      );",
+            "insert_one.queue, insert_one.priority, insert_one.due\n      );",
         ),
-        "wakes nobody who is awake": (
-            "elsif exists (select from faultline.workers w where wake_for_one.queue = any (w.sleeping)) then",
-            "elsif true then",
-        ),
-        "wakes who sleeps": ("elsif exists (", "elsif not exists ("),
+        "wakes nobody who is awake": ("insert_one.queue = any (w.sleeping)", "insert_one.queue = any (w.queues)"),
         "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
         "wakes now these and now those": ("order by random()", "order by w.id"),
-        "wakes a few": ("limit 3", "limit 30"),
-        "wakes all if none was seen lately": ("nullif(chosen, '{}')", "chosen"),
-        "names the new job": (", array[job_id]);", ");"),
-        "wakes who was seen lately": (
-            "        and w.heartbeat_at > at - interval '3 seconds' and octet",
-            "        and octet",
+        "wakes a few": ("))[:3]", "))[:30]"),
+        "names the new job": (", array[insert_one.id]\n", "\n"),
+        "wakes who was seen lately": ("w.heartbeat_at > insert_one.at - interval '3 seconds' and ", ""),
+        "keeps the trace": ("insert_one.args::json,\n    insert_one.trace\n", "insert_one.args::json,\n    null\n"),
+    },
+    "enqueue_one": {
+        "inserts no id that may be known": ("    enqueue_one.fresh\n    and ", "    "),
+        "inserts no id that is not in the order of time": "    and faultline.is_time_ordered(enqueue_one.id)\n",
+        "inserts no task with no or a long name": "    and length(enqueue_one.task) between 1 and 200\n",
+        "inserts no queue with no or a long name": "    and length(enqueue_one.queue) between 1 and 100\n",
+        "inserts no queue whose name hides something": (
+            "    and not faultline.is_unreadable(enqueue_one.queue, trimmed => true)\n"
         ),
+        "inserts no arguments that are too large": "    and fits\n",
+        "inserts no arguments that are no object": "    and left(enqueue_one.args, 1) = '{'\n",
+        "inserts no arguments that cannot be compared": (
+            "    and enqueue_one.args !~ '\\\\u|[eE][+-]?[0-9]{4,}[],}[:space:]]|[0-9]{100}'\n"
+        ),
+        "inserts no priority out of bounds": "    and enqueue_one.priority between -1000 and 1000\n",
+        "inserts no attempts out of bounds": "    and enqueue_one.max_attempts between 1 and 1000\n",
+        "inserts no lease out of bounds": "    and enqueue_one.lease_seconds between 0.1 and 86400\n",
+        "keeps no long trace": ("left(enqueue_one.trace, 55)", "enqueue_one.trace"),
+        "sees time go on in a loop": (
+            "at constant timestamptz := faultline.clock();",
+            "at constant timestamptz := faultline.now();",
+        ),
+        "hands on the id": "        'id', enqueue_one.id,\n",
+        "hands on the arguments": "        'args', enqueue_one.args::json,\n",
+        "hands on the queue": "        'queue', enqueue_one.queue,\n",
+        "hands on the priority": "        'priority', enqueue_one.priority,\n",
+        "hands on the attempts": "        'max_attempts', enqueue_one.max_attempts,\n",
+        "hands on the lease": "        'lease_seconds', enqueue_one.lease_seconds,\n",
+        "hands on what is to be kept": "        'keep_args', enqueue_one.keep_args,\n",
+        "hands on the trace": (",\n        'trace', enqueue_one.trace\n", "\n"),
+        "says whether it is new": ("select e.created\n", "select true\n"),
     },
 }
 

@@ -384,15 +384,16 @@ def who_is_awake_is_told_of_what_appears_below_his_place(sessions: Sessions) -> 
     expect("told by a transaction that has lasted", shown in notice, True)
 
 
-@probe("enqueue_many", "insert_or_find_jobs", "parse_new_jobs", "views.sql")
+@probe("enqueue_many", "enqueue_one", "insert_one", "insert_or_find_jobs", "parse_new_jobs", "views.sql")
 def a_job_keeps_the_trace_it_was_enqueued_in(sessions: Sessions) -> None:
     q = sessions.open()
     job = Submission("t", trace="t" * 60)
     for how, statement in (
-        ("fresh", verbs.enqueue_many([job], Ids(lambda: 0.0, random.Random(1)))),  # noqa: S311 - ids of a story
+        ("plain", verbs.enqueue_many([job], Ids(lambda: 0.0, random.Random(1)))),  # noqa: S311 - ids of a story
+        ("fresh", verbs.enqueue_many([job, job], Ids(lambda: 0.0, random.Random(2)))),  # noqa: S311 - likewise
         ("known", verbs.enqueue_many([job])),
     ):
-        (placed,) = q.run(statement)
-        expect(f"the trace of a {how} job", q.run(views.traces([placed.job_id])), {placed.job_id: "t" * 55})
+        for placed in q.run(statement):
+            expect(f"the trace of a {how} job", q.run(views.traces([placed.job_id])), {placed.job_id: "t" * 55})
     (untraced,) = q.run(verbs.enqueue_many([Submission("t")]))
     expect("the trace of none", q.run(views.traces([untraced.job_id])), {})

@@ -44,6 +44,9 @@ _CALLS: dict[str, Callable[[Session, Lease], Any]] = {
     **VERBS,
     "enqueue_many": lambda q, _: q.enqueue(),
     "enqueue": lambda q, _: q.execute("select faultline.enqueue('t')"),
+    "enqueue_one": lambda q, _: q.execute(
+        "select faultline.enqueue_one(faultline.new_id(1), 't', '{}', 'default', 0, 5, 30, true, null, true)"
+    ),
     "claim": lambda q, _: q.claim_one(),
     "fence": lambda q, lease: q.fence(lease),
     "reap": lambda q, _: q.reap(),

@@ -191,13 +191,86 @@ def plain_sql_knows_keys_and_ids(sessions: Sessions) -> None:
         expect("jobs", q.value("select count(*) from faultline.jobs"), 2)
 
 
+# One plain job of a program
+
+
+#: What `enqueue_one` takes behind the id, and what is said of a wrong one.
+_ONE = {
+    "task": "t", "args": "{}", "queue": "default", "priority": 0, "max_attempts": 5, "lease_seconds": 30.0,
+    "keep_args": True, "trace": None,
+}  # fmt: skip
+_WRONG_ONES: tuple[tuple[str, Any, str], ...] = (
+    ("id", "6f1c2b9e-0d7a-4c3e-9a51-1f0e8d2c7b44", "its id is not a UUID of version 7"),
+    ("task", "", "it has no task"),
+    ("task", "x" * 201, "longer than 200"),
+    ("queue", "", "the name of its queue is empty"),
+    ("queue", "q" * 101, "longer than 100"),
+    ("queue", " q", "white space"),
+    ("args", "[1]", "not a JSON object"),
+    ("args", f'{{"x": "{"y" * 2000}"}}', "more than the limit of 2000"),
+    ("args", '{"x": "\\u0000"}', "unsupported Unicode escape"),
+    ("priority", 1001, "priority is outside"),
+    ("max_attempts", 0, "max_attempts is outside"),
+    ("lease_seconds", 0.0, "lease is outside"),
+)
+
+
+def _enqueue_one(q: Session, *, fresh: bool = True, **given: Any) -> Any:
+    values = {"id": str(numbered_id(7)), **_ONE, **given}
+    return q.value(
+        "select faultline.enqueue_one(%s::uuid, %s, %s, %s, %s::integer, %s::integer, %s::float8, %s, %s, %s)",
+        *values.values(),
+        fresh,
+    )
+
+
+def _stored(q: Session) -> list[tuple[Any, ...]]:
+    return q.execute(
+        "select id, task, args::text, queue, priority, max_attempts, lease_seconds, keep_args, trace,"
+        " next_run_at = created_at from faultline.open_jobs"
+    )
+
+
+@probe("enqueue_one", "insert_one")
+def one_plain_job_is_stored_as_it_was_given(sessions: Sessions) -> None:
+    """Whether its id is new, or may have been sent before."""
+    q = sessions.open()
+    given = {
+        "task": "mail", "args": '{"b" : 1e16}', "queue": "post", "priority": -5, "max_attempts": 3, "lease_seconds": 7.0,
+        "keep_args": False, "trace": "t" * 60,
+    }  # fmt: skip
+    wanted = [(numbered_id(7), *given.values(), True)]
+    wanted[0] = (*wanted[0][:8], "t" * 55, True)
+    for fresh in (True, False):
+        with q.unsaved():
+            expect(f"new, fresh {fresh}", _enqueue_one(q, fresh=fresh, **given), True)
+            expect(f"stored, fresh {fresh}", _stored(q), wanted)
+            expect("sent again", _enqueue_one(q, fresh=False, **given), False)
+            expect("jobs", len(_stored(q)), 1)
+
+
+@probe("enqueue_one", "enqueue_many", "reject_job")
+def one_job_that_makes_no_sense_is_refused_with_the_reason(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("update faultline.settings set args_bytes_max = 2000")
+        for name, value, why in _WRONG_ONES:
+            with refused(q, "FL005", "job 1 of 1", why, what=f"{name} {value!r:.40}"):
+                _enqueue_one(q, **{name: value})
+        expect("jobs", _stored(q), [])
+        _enqueue_one(q, args=f'{{"x": "{"y" * 1500}"}}')
+        expect("jobs", len(_stored(q)), 1)
+        with refused(q, "23505", what="an id that was sent before, called fresh"):
+            _enqueue_one(q)
+
+
 # Text
 
 
 _SENT = '{"z" : 1e16, "a":[-0.0,1.50], "b": [' + ", ".join(["1e300"] * 200) + "]}"
 
 
-@probe("enqueue_many", "read_jobs", "parse_new_jobs", "enqueue", "args")
+@probe("enqueue_many", "enqueue_one", "read_jobs", "parse_new_jobs", "enqueue", "args")
 def the_text_of_arguments_is_kept_as_it_was_sent(sessions: Sessions) -> None:
     """Whichever way it comes. As jsonb it has other numbers and another order, and is over the limit."""
     q = sessions.open()
@@ -237,7 +310,7 @@ def a_key_does_not_ask_how_the_arguments_were_written(sessions: Sessions) -> Non
 # Time
 
 
-@probe("claim", "reap", "enqueue", "enqueue_many")
+@probe("claim", "reap", "enqueue", "enqueue_one", "enqueue_many")
 def time_goes_on_in_a_loop(sessions: Sessions) -> None:
     """All of it is one statement for PostgreSQL."""
     q = sessions.open()
@@ -247,6 +320,7 @@ def time_goes_on_in_a_loop(sessions: Sessions) -> None:
         " perform pg_sleep(0.15);"
         " perform faultline.enqueue('t', '{}', lease => '0.1 s');"
         """ perform faultline.enqueue_many('[{"task": "t", "lease_seconds": 0.1}]');"""
+        " perform faultline.enqueue_one(faultline.new_id(1), 't', '{}', 'default', 0, 5, 0.1, true, null, true);"
         " insert into story.seen select 'enqueued', count(*) from faultline.open_jobs"
         " where created_at > statement_timestamp() + interval '0.1 s';"
         " insert into story.seen select 'claimed', count(*) from faultline.claim('default', 'w/1', 10);"
@@ -263,7 +337,7 @@ def time_goes_on_in_a_loop(sessions: Sessions) -> None:
         seen = dict(q.execute("select what, jobs from story.seen"))
     finally:
         q.execute("drop table story.seen")
-    expect("in a loop", seen, {"enqueued": 2, "claimed": 2, "held": 2, "completed": 1, "reaped": 1})
+    expect("in a loop", seen, {"enqueued": 3, "claimed": 3, "held": 3, "completed": 1, "reaped": 2})
 
 
 # Who is told
@@ -275,7 +349,7 @@ def _told(q: Session, *statements: str) -> list[dict[str, object]]:
     return [jsontext.decode(notice) for notice in q.notices()]
 
 
-@probe("enqueue", "wake", "wake_for_one")
+@probe("enqueue", "wake", "insert_one")
 def plain_sql_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     q = sessions.open()
     q.execute("listen faultline")
@@ -289,7 +363,7 @@ def plain_sql_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     expect("of which job", notice["ids"], [q.value("select id::text from faultline.open_jobs where priority = -3")])
 
 
-@probe("enqueue", "wake", "wake_for_one")
+@probe("enqueue", "wake", "insert_one")
 def plain_sql_tells_the_awake_of_what_appears_below_their_place(sessions: Sessions) -> None:
     q = sessions.open()
     q.execute("listen faultline")
@@ -312,7 +386,7 @@ def plain_sql_tells_the_awake_of_what_appears_below_their_place(sessions: Sessio
     expect("by a loop that has lasted", [one.get("workers") for one in lasted], [None])
 
 
-@probe("enqueue", "wake", "wake_for_one")
+@probe("enqueue", "wake", "insert_one")
 def plain_sql_wakes_a_few_workers_that_were_seen_lately(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

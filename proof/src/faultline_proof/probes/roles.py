@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from typing import TYPE_CHECKING
 
+from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.core.schedules import Policy, Rule
 from faultline.store import verbs
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
 
     from faultline_proof.sessions import Session, Sessions
 
+_IDS = Ids(lambda: 0.0, random.SystemRandom())
 _EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
-    "faultline_producer": {"enqueue", "enqueue_many", "cancel", "signal", "publish", "enqueue_flow", "chunks"},
+    "faultline_producer": {
+        "enqueue", "enqueue_many", "enqueue_one", "cancel", "signal", "publish", "enqueue_flow", "chunks",
+    },
     "faultline_worker": {
-        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "record_start", "needs_start_record",
+        "enqueue", "enqueue_many", "enqueue_one",
+        "claim", "renew", "complete", "fail", "release", "record_start", "needs_start_record",
         "fence",
         "same_transaction", "record_refusal", "step", "recall", "progress", "heartbeat", "unregister_worker", "reap",
         "first_expired", "due",
@@ -37,7 +43,8 @@ _CALLS = {
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
-        "enqueue", "enqueue_many", "cancel", "cancel_jobs", "retry", "retry_failed", "pause", "resume", "change_setting",
+        "enqueue", "enqueue_many", "enqueue_one",
+        "cancel", "cancel_jobs", "retry", "retry_failed", "pause", "resume", "change_setting",
         "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
         "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork", "undo",
         "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill",
@@ -129,6 +136,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
     q = sessions.open()
     with _at_work(q, "faultline_worker"):
         q.value("select faultline.enqueue('t')")
+        _enqueue_one(q)
         for _ in range(4):
             q.enqueue(idempotency_key="k")
             q.enqueue()
@@ -188,6 +196,10 @@ def _tick(q: Session) -> None:
     q.value("select faultline.schedule_failed('s', 0, 'error')")
 
 
+def _enqueue_one(q: Session) -> None:
+    q.run(verbs.enqueue_many([Submission("t")], _IDS))
+
+
 def _enqueue_a_graph(q: Session) -> None:
     q.run(graphs.enqueue_flow(Submission("t"), [graphs.Node(Submission("t"), "a")]))
 
@@ -223,6 +235,7 @@ def a_producer_can_enqueue_and_cancel(sessions: Sessions) -> None:
     q = sessions.open()
     with _at_work(q, "faultline_producer"):
         q.value("select faultline.enqueue('t')")
+        _enqueue_one(q)
         q.run(verbs.cancel(q.enqueue(idempotency_key="k")))
         q.run(topics.publish("order.paid", "{}"))
         _enqueue_a_graph(q)
@@ -242,6 +255,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.cancel(saga.job_id))
         q.run(verbs.undo(saga.job_id))
         q.value("select faultline.enqueue('t')")
+        _enqueue_one(q)
         job_id = q.enqueue(idempotency_key="k")
         q.run(verbs.cancel(job_id))
         q.run(verbs.retry(job_id))

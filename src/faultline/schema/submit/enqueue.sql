@@ -24,9 +24,6 @@ as $$
 declare
   at constant timestamptz := faultline.clock();
   due timestamptz;
-  late constant boolean := pg_current_xact_id_if_assigned() is not null
-    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'
-    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
   fits boolean := octet_length(enqueue.args) <= 1024;
   is_object boolean;
   why text;
@@ -83,22 +80,13 @@ begin
       ) e
     );
   end if;
-  if current_setting('synchronous_commit') = 'off' then
-    perform faultline.require_synchronous_commit();
-  end if;
   -- After the checks: a very long delay would overflow.
   due := coalesce(enqueue.run_at, at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at);
   new_id := faultline.new_id(1);
-  insert into faultline.open_jobs (
-    id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, args
-  )
-  values (
-    new_id, at, due, extract(epoch from enqueue.lease)::real, enqueue.priority::smallint, enqueue.max_attempts::smallint,
-    enqueue.keep_args, enqueue.queue, enqueue.task, enqueue.args::json
+  perform faultline.insert_one(
+    new_id, enqueue.task, enqueue.args, enqueue.queue, enqueue.priority, due, enqueue.max_attempts,
+    extract(epoch from enqueue.lease)::float8, enqueue.keep_args, null, at
   );
-  if due <= at then
-    perform faultline.wake_for_one(new_id, enqueue.queue, enqueue.priority, due, at, late or due < at);
-  end if;
   return new_id;
 end
 $$;

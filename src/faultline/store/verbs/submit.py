@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from faultline.core import bounds
 from faultline.core.model import Enqueued, Submission
 from faultline.store import jsontext
 from faultline.store.rows import Column, RowOf, values
@@ -33,7 +34,9 @@ def enqueue_many(
 
     `appears_late`: the transaction is a larger one and commits some time after this statement.
     """
-    if ids is not None and all(job.id is None and job.idempotency_key is None and job.unique is None for job in submissions):
+    if ids is not None and not appears_late and len(submissions) == 1 and _is_plain(submissions[0]):
+        return _enqueue_one(submissions[0], ids)
+    if ids is not None and all(is_fresh(job) for job in submissions):
         return _enqueue_fresh(submissions, ids, appears_late=appears_late)
     columns = ENQUEUED_THERE if appears_late else _ENQUEUED
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
@@ -43,6 +46,44 @@ def enqueue_many(
         params=(jobs_text(named), appears_late),
         read=columns.many,
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
+        often=True,
+    )
+
+
+def is_fresh(job: Submission) -> bool:
+    """Nobody can know this job yet: nothing is looked up for it, and it waits for nobody."""
+    return job.id is None and job.idempotency_key is None and job.unique is None
+
+
+def _is_plain(job: Submission) -> bool:
+    return _unusual_of(job) == _PLAIN
+
+
+def _enqueue_one(job: Submission, ids: Ids) -> Statement[list[Enqueued]]:
+    """One plain job, as parameters instead of a document: for the database a third less work."""
+    (number,) = ids.new_numbers(1)
+    given = (
+        f"{number:032x}",
+        job.task,
+        job.args,
+        bounds.QUEUE if job.queue is None else job.queue,
+        bounds.PRIORITY if job.priority is None else job.priority,
+        bounds.MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
+        bounds.LEASE_SECONDS if job.lease_seconds is None else job.lease_seconds,
+        job.keep_args is not False,
+        job.trace,
+    )
+
+    def read(rows: Rows) -> list[Enqueued]:
+        return [Enqueued(UUID(int=number), rows[0][0])]
+
+    return Statement(
+        name="enqueue",
+        sql="select faultline.enqueue_one(%s::uuid, %s, %s, %s, %s::integer, %s::integer, %s, %s, %s, %s)",
+        params=(*given, True),
+        params_again=(*given, False),
+        read=read,
+        repeatable=True,
         often=True,
     )
 
@@ -96,6 +137,10 @@ _OWN = tuple(one.name for one in fields(Submission) if one.metadata.get("own"))
 _COMMON = tuple(one.name for one in fields(Submission) if one.name not in (*_OWN, "args"))
 _own_of, _common_of = attrgetter(*_OWN), attrgetter(*_COMMON)
 _NOTHING = (None,) * len(_OWN)
+#: What `enqueue_one` takes. A job with any other field goes to `enqueue_many`, also with one that comes later.
+_TAKEN = ("task", "args", "queue", "priority", "max_attempts", "lease_seconds", "keep_args", "trace")
+_UNUSUAL = tuple(one.name for one in fields(Submission) if one.name not in _TAKEN)
+_unusual_of, _PLAIN = attrgetter(*_UNUSUAL), (None,) * len(_UNUSUAL)
 
 
 def _text(name: str, found: object) -> str:

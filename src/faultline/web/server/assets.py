@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 from starlette.exceptions import HTTPException
 
 router = APIRouter(include_in_schema=False)
-_FILES = {path.name: path.read_bytes() for path in (Path(__file__).parent / "static").iterdir()}
+_FILES = {path.name: path.read_bytes() for path in (Path(__file__).parents[1] / "static").iterdir()}
 _VERSIONS = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in _FILES.items()}
 _NAME = re.compile(r"(?P<stem>[a-zA-Z0-9.-]+)-(?P<version>[0-9a-f]{12})(?P<kind>\.[a-z]+)")
 
