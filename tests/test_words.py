@@ -67,8 +67,8 @@ PARTS = {
 }  # fmt: skip
 #: The folders that have none of them.
 PLAIN = (
-    "core", "store", "history", "attempt", "flow", "app", "worker", "operate", "doctor", "explain", "integrations", "web", "cli",
-    "embedded", "testing",
+    "core", "store", "history", "attempt", "flow", "app", "worker", "operate", "doctor", "explain", "integrations",
+    "web", "cli", "embedded", "testing",
 )  # fmt: skip
 
 #: Where a retired name stays, and why.
