@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.events import LEVELS
 from faultline.core.journal import JournalEvent
 from faultline.core.settings import CommonSettings, DatabaseSettings, ServeSettings, Setting, WorkerSettings, settings_of
+from faultline.store.install.schema_text import function_text
 from tests.words import commands
 
 if TYPE_CHECKING:
@@ -83,9 +84,11 @@ FAMILIES = {
 }
 
 
-def _family(file: Path) -> str:
-    folders = file.relative_to(ROOT / "src/faultline/schema").parent.parts
-    return "internal" if "internal" in folders else folders[0]
+def _family(function: str) -> str:
+    """A verb has a file of its own, in the folder of its subject."""
+    schema = ROOT / "src/faultline/schema"
+    found = [path.parent.name for path in schema.glob(f"*/{function}.sql")]
+    return found[0] if found else "internal"
 
 
 def sql_verbs(connection: psycopg.Connection) -> str:
@@ -103,8 +106,7 @@ def sql_verbs(connection: psycopg.Connection) -> str:
         who = "everyone" if set(roles) == set(ROLES) else ", ".join(roles)
         # Overloads differ in the type of their JSON alone, which the page says.
         signature = max((_signature(name, arguments, result) for _, arguments, result, _ in overloads), key=len)
-        (file,) = (ROOT / "src/faultline/schema").rglob(f"{name}.sql")
-        families[_family(file)].append(f"### `{name}`\n\n```sql\n{signature}\n```\n\n{_sql_comment(file)} For {who}.")
+        families[_family(name)].append(f"### `{name}`\n\n```sql\n{signature}\n```\n\n{_sql_comment(name)} For {who}.")
     shown = "\n\n".join("\n\n".join([f"## {FAMILIES[family]}", *told]) for family, told in families.items() if told)
     named_rows = _rows(connection, set(re.findall(r"returns setof (\w+)", shown)))
     return f"{shown}\n\n## Rows with a name\n\n{named_rows}"
@@ -136,10 +138,10 @@ def _short(signature: str) -> str:
     return re.sub(r"\b(DEFAULT|TABLE|SETOF|NULL)\b", lambda word: word[0].lower(), short)
 
 
-def _sql_comment(file: Path) -> str:
-    """The first sentence of a function's file."""
-    text = file.read_text()
-    comment = " ".join(line.removeprefix("--").strip() for line in text.partition("create or replace")[0].splitlines())
+def _sql_comment(function: str) -> str:
+    """The first sentence above a function."""
+    above = function_text(function).partition("create or replace")[0]
+    comment = " ".join(line.removeprefix("--").strip() for line in above.splitlines())
     return re.split(r"(?<=\.)\s", comment)[0].replace("|", "\\|").strip()
 
 

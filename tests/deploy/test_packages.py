@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
 ROOT = Path(__file__).parents[2]
-WHEEL_BYTES_MAX = 1_300_000
+WHEEL_BYTES_MAX = 1_250_000
 #: What a production install must not have in it.
 PROOF = re.compile(r"proof|bench|drill|explore|mutant|simulat|soak")
 

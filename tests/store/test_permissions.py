@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 import faultline
 from faultline import Faultline, FaultlineError, PermissionDenied, Submission
+from faultline.store.install.schema_text import definition_files
 from faultline.store.translation import is_about_data, is_about_the_moment, translated
 
 if TYPE_CHECKING:
@@ -91,9 +92,8 @@ OWNERS = {"add_api_key", "revoke_api_key"}
 
 def names_of(*, internal: bool) -> set[str]:
     """The functions of all subjects: those that clients call, or those in `internal`."""
-    folders = {path: path.relative_to(SCHEMA).parent.parts for path in SCHEMA.rglob("*/*.sql")}
-    subjects = {path: parts for path, parts in folders.items() if parts[0] not in ("migrations", "invariants")}
-    return {path.stem for path, parts in subjects.items() if ("internal" in parts) is internal}
+    verbs = {path.stem for path in SCHEMA.glob("*/*.sql") if path.parent.name not in ("migrations", "invariants")}
+    return {one.name for one in definition_files() if one.is_function and (one.name not in verbs) is internal}
 
 
 def test_roles_may_call_the_public_functions_and_the_world_none(queue: Driver) -> None:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: A string, which stays, or a comment, which goes.
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
+#: A function, from the comment lines right above it.
+_FUNCTION = re.compile(r"^(?:--[^\n]*\n)*create or replace function faultline\.", re.MULTILINE)
 #: Folders of the schema that are no subjects.
 _NO_FUNCTIONS = ("migrations", "invariants", "__pycache__")
 
@@ -55,7 +58,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One file of definitions. `name` is that of the function, or of the file where it holds other things."""
+    """A function, or all overloads of one, or a file of other things: `name` is that of the function, or of the file."""
 
     name: str
     text: str
@@ -82,23 +85,40 @@ def definition_files() -> tuple[Definition, ...]:
 
 
 def _definition_files() -> Iterator[Definition]:
-    for file in sorted(_functions(folder()), key=lambda f: f.name):
-        yield Definition(file.name.removesuffix(".sql"), file.read_text(), is_function=True)
+    functions = [function for file in _function_files(folder()) for function in _functions_in(file)]
+    yield from sorted(functions, key=lambda function: function.name)
     for name in ("guards", "views", "roles"):
         yield Definition(name, folder().joinpath(f"{name}.sql").read_text(), is_function=False)
 
 
-def _functions(folder: Traversable, *, below_subject: bool = False) -> Iterator[Traversable]:
-    """A file for each function, in the folder of its subject. Clients call those that are not in `internal`."""
+def functions_in(text: str) -> list[Definition]:
+    """The functions of a file, each with the comment above it. Overloads belong together."""
+    found: dict[str, list[str]] = {}
+    starts = [match.start() for match in _FUNCTION.finditer(text)]
+    for start, end in pairwise([*starts, len(text)]):
+        part = text[start:end].rstrip() + "\n"
+        name = part.partition("create or replace function faultline.")[2].partition("(")[0]
+        found.setdefault(name, []).append(part)
+    return [Definition(name, "\n".join(parts), is_function=True) for name, parts in found.items()]
+
+
+def _functions_in(file: Traversable) -> list[Definition]:
+    """A file that chooses a function by the server's version has one."""
+    text = file.read_text()
+    return functions_in(text) or [Definition(file.name.removesuffix(".sql"), text, is_function=True)]
+
+
+def _function_files(folder: Traversable, *, below_subject: bool = False) -> Iterator[Traversable]:
+    """Each subject has a folder: a file for each verb that clients call, and `internal` for their steps."""
     for part in folder.iterdir():
         if part.is_dir() and part.name not in _NO_FUNCTIONS:
-            yield from _functions(part, below_subject=True)
+            yield from _function_files(part, below_subject=True)
         elif below_subject and part.name.endswith(".sql"):
             yield part
 
 
 def function_text(name: str) -> str:
-    """The definition of one function."""
+    """The definition of one function, with its comment."""
     return next(definition.text for definition in definition_files() if definition.is_function and definition.name == name)
 
 
