@@ -6,7 +6,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
-    from faultline.app.batches import BatchDecorator as BatchDecorator
+    from faultline.app.batch_tasks import BatchDecorator as BatchDecorator
     from faultline.app.blocking_job import BlockingJob as BlockingJob
     from faultline.app.decorators import TaskDecorator as TaskDecorator
     from faultline.app.enqueue_in_session import JoinedApp as JoinedApp
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from faultline.app.tasks import Task as Task
     from faultline.attempt.async_transaction import Transaction as Transaction
     from faultline.attempt.attempt import Attempt as Attempt
+    from faultline.attempt.backoff import Backoff as Backoff
     from faultline.attempt.blocking_transaction import BlockingTransaction as BlockingTransaction
     from faultline.attempt.current import current_job as current_job
     from faultline.attempt.options import Duration as Duration
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from faultline.attempt.outcomes import Fail as Fail
     from faultline.attempt.outcomes import Retry as Retry
     from faultline.attempt.outcomes import Snooze as Snooze
-    from faultline.attempt.retrying import Backoff as Backoff
     from faultline.attempt.streams import Restarted as Restarted
     from faultline.attempt.streams import Stream as Stream
     from faultline.attempt.streams import StreamReader as StreamReader
@@ -113,7 +113,7 @@ _HOME = {
     "flow.sagas": "Saga",
     "attempt.async_transaction": "Transaction",
     "attempt.attempt": "Attempt",
-    "app.batches": "BatchDecorator",
+    "app.batch_tasks": "BatchDecorator",
     "app.blocking_job": "BlockingJob",
     "flow.blocking.sagas": "BlockingSaga",
     "attempt.blocking_transaction": "BlockingTransaction",
@@ -131,7 +131,7 @@ _HOME = {
     "attempt.outcomes": "ContinueAsNew Cancel Fail Retry Snooze",
     "app.processes": "Processes",
     "app.queues": "QueueResource",
-    "attempt.retrying": "Backoff",
+    "attempt.backoff": "Backoff",
     "app.schedules": "ScheduleOptions Schedules",
     "flow.step_functions": "Retries Step StepDecorator",
     "attempt.streams": "Restarted Stream StreamReader",

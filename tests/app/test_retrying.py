@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import Backoff, ConfigError, Fail, Faultline, JobFailed, JobRejected, JobState, Retry
-from faultline.core import backoff
+from faultline.core import pause
 from faultline.testing import drain, inline
 from tests.app.kinds import KINDS
 from tests.worker.working import results
@@ -210,9 +210,9 @@ def test_a_backoff_grows_up_to_its_limit_and_is_spread() -> None:
 
 
 def test_the_default_is_what_the_database_has() -> None:
-    assert [Backoff.exponential()(n) for n in range(1, 30)] == [backoff.after_attempt(n) for n in range(1, 30)]
+    assert [Backoff.exponential()(n) for n in range(1, 30)] == [pause.after_attempt(n) for n in range(1, 30)]
     chance, other = random.Random(1), random.Random(1)
-    assert Backoff.exponential().spread(3, chance) == backoff.jittered(backoff.after_attempt(3), other)
+    assert Backoff.exponential().spread(3, chance) == pause.jittered(pause.after_attempt(3), other)
 
 
 def test_a_backoff_says_when_the_next_attempt_runs(app: Faultline, queue: Driver) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.cli import race
+from faultline.cli import demo_race
 from faultline.core.journal import EpochEnd
 from faultline.explain.epochs import epochs
 from faultline.store.database import Database
@@ -19,7 +19,7 @@ def test_a_stalled_worker_is_refused_and_the_second_one_succeeds(dsn: str, queue
         queue.reap()
 
     database = Database(dsn)
-    race.race(database, 1, wait)
+    demo_race.race(database, 1, wait)
     database.close()
 
     job_id = queue.value("select id from faultline.jobs")

@@ -11,7 +11,7 @@ import pytest
 from faultline import Faultline, Job
 from faultline.core.faults import Faults
 from faultline.core.host import Host
-from faultline.history import program, race, written
+from faultline.history import program, race, stream_writes
 from faultline.testing import drain
 from tests.flow.running import ended, signals, waits
 
@@ -28,7 +28,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.count = 0
-        self._files = {module.__file__ for module in (program, race, written)}
+        self._files = {module.__file__ for module in (program, race, stream_writes)}
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "call":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.core import buckets
+from faultline.core import histogram
 from faultline.store import verbs
 from faultline.store.reads import overview
 
@@ -120,10 +120,10 @@ def test_a_worker_that_is_silent_is_not_called_alive(queue: Driver, clock: Clock
 
 
 def test_a_quantile_lies_within_its_bucket() -> None:
-    assert buckets.quantile([], 0.5) is None
-    assert buckets.quantile([0, 0], 0.5) is None
-    assert buckets.quantile([4], 0.5) == pytest.approx(0.0005)
-    assert buckets.quantile([0] * len(buckets.BOUNDS) + [3], 0.5) == buckets.BOUNDS[-1]
+    assert histogram.quantile([], 0.5) is None
+    assert histogram.quantile([0, 0], 0.5) is None
+    assert histogram.quantile([4], 0.5) == pytest.approx(0.0005)
+    assert histogram.quantile([0] * len(histogram.BOUNDS) + [3], 0.5) == histogram.BOUNDS[-1]
 
 
 def test_counts_that_are_old_are_said_to_be(queue: Driver, clock: Clock) -> None:

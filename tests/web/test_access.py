@@ -17,7 +17,7 @@ from faultline.store.database import run_on
 from faultline.store.statement import Statement
 from faultline.store.verbs import access
 from faultline.web.auth.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
-from faultline.web.pages.shell import environment
+from faultline.web.pages.page_frame import environment
 from faultline.web.server.server import server
 from faultline.web.server.service import Service
 from tests.web.conftest import QUICK, Api, refused, running

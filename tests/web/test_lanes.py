@@ -14,7 +14,7 @@ from faultline.core.model import JobRecord, JobState
 from faultline.explain import attempt_timeline
 from faultline.explain.epochs import Epoch, RefusedWrite
 from faultline.explain.formatting import duration, rate, short, size
-from faultline.explain.scale import Scale
+from faultline.explain.time_axis import Scale
 from faultline.web.pages import story
 
 START = datetime(2026, 1, 1, 10, 2, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.core import backoff
+from faultline.core import pause as backoff
 
 if TYPE_CHECKING:
     from tests.driver import Driver

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from faultline.attempt.outcomes import Cancel, Snooze
-from faultline.core import buckets
+from faultline.core import histogram
 from faultline.core.host import Host
 from faultline.store.reads import overview
 from faultline.worker.base.counters import Tally, summed
@@ -99,7 +99,7 @@ def test_times_are_counted_in_their_buckets_and_never_below_zero(queue: Driver) 
 
     counted = mail.copy()
 
-    last, up_to_ten = len(buckets.BOUNDS), buckets.BOUNDS.index(10.0)
+    last, up_to_ten = len(histogram.BOUNDS), histogram.BOUNDS.index(10.0)
     waits = dict.fromkeys(range(last + 1), 0) | {0: 1, 1: 2, up_to_ten: 1, last: 1}
     assert counted["waits"] == list(waits.values())
     assert counted["wait_seconds_sum"] == 0.002 + 0.0025 + 7.0 + 1e6

@@ -186,7 +186,7 @@ def test_a_process_that_holds_its_interpreter_is_killed_when_its_time_is_up(app:
 
     assert "TimedOut: timed out after 0.5 s; its process was killed" in str(error)
     assert ", in hold_interpreter\n" in str(error)  # where it was
-    assert "task_process_main.py" not in str(error)
+    assert "processes/main.py" not in str(error)
     assert max(gaps) < 10  # the loop went on
     until(lambda: not lives(int(file.read_text())))
 
@@ -242,7 +242,7 @@ def test_so_many_run_at_once_and_no_more(app: Faultline) -> None:
 def test_processes_die_with_a_worker_that_is_killed(dsn: str, queue: Driver, tmp_path: Path, *, kernel_kills: bool) -> None:
     file = tmp_path / "pid"
     program = (
-        "from faultline.worker import task_process\n"
+        "from faultline.worker.run.processes import task_process\n"
         f"task_process._KERNEL_KILLS = {kernel_kills}\n"
         "from tests.worker.computing import app\n"
         "app.run_worker({'default': 1})\n"

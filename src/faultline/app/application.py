@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from faultline import embedded
 from faultline.app import processes
-from faultline.app.batches import Batches
+from faultline.app.batch_tasks import Batches
 from faultline.app.decorators import Decorators
 from faultline.app.enqueue import Submitting
 from faultline.app.graphs import COLLECT, Graphs, built_in

@@ -6,8 +6,8 @@ import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from faultline.app.tasks import MYPY, Task
+from faultline.attempt.backoff import rules_of
 from faultline.attempt.options import Options
-from faultline.attempt.retrying import rules_of
 from faultline.core.errors import ConfigError, declaring
 from faultline.flow.step_functions import Retries, Step, StepDecorator
 from faultline.values import kinds, reading
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from faultline.app.job import Job
     from faultline.app.processes import Processes
     from faultline.app.tasks import DecoratedTask, Enqueues, Returned
+    from faultline.attempt.backoff import Backoff, Exceptions
     from faultline.attempt.options import Duration, TaskOptions
     from faultline.attempt.outcomes import AnOutcome, NoOutcome
-    from faultline.attempt.retrying import Backoff, Exceptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

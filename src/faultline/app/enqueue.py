@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from faultline import values
 from faultline.app import tracing
-from faultline.app.concurrent_enqueues import ConcurrentEnqueues
 from faultline.app.enqueue_in_session import JoinedApp, session_of
 from faultline.app.handle import JobHandle
 from faultline.attempt.options import Options, TaskOptions, check_options, check_text
@@ -48,7 +46,6 @@ class Submitting:
     enqueued: Counter[str]
     hooks: HookTable
     _ids: Ids
-    _timeout: float | None
 
     if TYPE_CHECKING:
 
@@ -102,22 +99,11 @@ class Submitting:
         """`enqueue_many` for async programs."""
         with tracing.enqueuing(_bound(submissions)) as traced:
             jobs, positions = _in_key_order(traced)
-            if len(jobs) == 1 and verbs.is_fresh(jobs[0]):
-                answers = [[await self._concurrent_enqueues.enqueue(jobs[0])]]
-            else:
-                answers = await self._send(jobs) if jobs else []
+            answers: list[list[Enqueued]] = []
+            if jobs:
+                statements = self._statements(jobs, await self.async_database.facts_and_time())
+                answers = await self.async_database.run_all(statements)
             return self._handles(jobs, answers, positions)
-
-    async def _send(self, jobs: list[Submission]) -> list[list[Enqueued]]:
-        statements = self._statements(jobs, await self.async_database.facts_and_time())
-        return await self.async_database.run_all(statements)
-
-    async def _send_together(self, jobs: list[Submission]) -> list[Enqueued]:
-        return [one for answer in await self._send(jobs) for one in answer]
-
-    @cached_property
-    def _concurrent_enqueues(self) -> ConcurrentEnqueues:
-        return ConcurrentEnqueues(self._send_together, self._timeout)
 
     def _enqueue_in(self, session: Joined, submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         """`enqueue_many` in the transaction of a session."""

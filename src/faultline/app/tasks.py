@@ -13,8 +13,8 @@ from faultline.app.enqueue_in_session import EnqueuesIn, JoinedTask, session_of
 from faultline.app.job import Job
 from faultline.app.parameters import Parameters, Results, function_of
 from faultline.app.processes import Processes, check_function, processes_of
+from faultline.attempt.backoff import check_backoff
 from faultline.attempt.options import Options, check_options, check_seconds, check_text, seconds
-from faultline.attempt.retrying import check_backoff
 from faultline.attempt.storable_text import text_of
 from faultline.attempt.templates import Template
 from faultline.attempt.unawaited import must_await
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeAliasType
 
-    from faultline.app.batch import Batch
+    from faultline.app.batch_functions import Batch
     from faultline.app.enqueue_in_session import AnySession
     from faultline.app.handle import JobHandle
+    from faultline.attempt.backoff import Backoff, Rules
     from faultline.attempt.options import Duration, TaskOptions
-    from faultline.attempt.retrying import Backoff, Rules
     from faultline.core.model import Json
 
 P = ParamSpec("P")

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from faultline.core.journal import EpochEnd
 from faultline.explain.formatting import duration, moment, times, words
 from faultline.explain.picture import Lane, Picture
-from faultline.explain.scale import Scale
 from faultline.explain.svg import HATCH, SHAPES, Label, apart, escaped, label_at, line, text
+from faultline.explain.time_axis import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

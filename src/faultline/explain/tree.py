@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from faultline.explain.formatting import duration, moment
-from faultline.explain.scale import Scale
 from faultline.explain.svg import HATCH, bar, hatched, mark
+from faultline.explain.time_axis import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from faultline.explain.text import Pieces
+    from faultline.explain.attempts_text import Pieces
     from faultline.explain.tree import Row
     from faultline.store.reads.flows import Call, Flow
 

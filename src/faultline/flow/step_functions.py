@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 
 from faultline import values
 from faultline.attempt.attempt import check_step_name
+from faultline.attempt.backoff import Exceptions, classes_of
 from faultline.attempt.options import Duration, check_seconds, seconds
-from faultline.attempt.retrying import Exceptions, classes_of
-from faultline.core.backoff import doubled, jittered
 from faultline.core.bounds import AGAIN_SECONDS_MAX, ATTEMPTS_MAX, DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, StepFailed, declaring
+from faultline.core.pause import doubled, jittered
 
 if TYPE_CHECKING:
     import random

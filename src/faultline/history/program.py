@@ -25,7 +25,7 @@ from faultline.history.ending import (
     is_ours,
     leaves,
 )
-from faultline.history.written import Written
+from faultline.history.stream_writes import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,8 @@
 """Run statements on PostgreSQL. After a lost answer a statement is sent again only where that is safe.
 
 The async and the blocking database differ only in `await`. Code that differs by more has two forms in modules that both use:
-`connecting`, `deadline`, `pools`, `room`. Both work behind a transaction-mode pooler.
+in `connection/` `connecting` and `deadline`, in `pool/` `pools` and `fair_semaphore`. Both work behind a transaction-mode
+pooler.
 """
 
 from __future__ import annotations

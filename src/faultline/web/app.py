@@ -5,8 +5,8 @@
     /api/v1/...          for programs; described at /openapi.json         web/api/
     /, /static           for people                                       web/pages/, web/server/assets.py
 
-Every request passes `guard` (size of bodies, security headers); every route asks `access.needs(scope)` who is calling; every
-refusal is a `Problem`. `app.state.service` is the `Service` that all of them share.
+Every request passes `server/security_middleware` (size of bodies, headers); every route asks `auth.access.needs(scope)` who
+is calling; every refusal is a `Problem`. `app.state.service` is the `Service` that all of them share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from starlette.routing import Match
 from faultline.core import events
 from faultline.core.build import version
 from faultline.core.errors import FaultlineError, JobNotFound
-from faultline.web import api, pages
+from faultline.web import pages
+from faultline.web.api.router import router as api_router
 from faultline.web.api.shapes import JSON_OBJECT, JSON_VALUE, PATTERNS_IN_WORDS
 from faultline.web.auth.proxies import Proxies
 from faultline.web.server import assets, health_routes, metrics_route
@@ -81,7 +82,7 @@ def create_app(
         app.add_exception_handler(kind, _refuse)
     app.include_router(health_routes.router)
     app.include_router(metrics_route.router)
-    app.include_router(api.router)
+    app.include_router(api_router)
     app.include_router(pages.router)
     app.include_router(assets.router)
     return app

@@ -236,9 +236,9 @@ GUARDS: Guards = {
         ),
         "knows a transaction that has written": "    or pg_current_xact_id_if_assigned() is not null\n",
         "knows a transaction that has lasted": (
-            "    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'\n"
+            "\n    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'"
         ),
-        "knows a loop that has lasted": "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
+        "knows a loop that has lasted": " or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
         "notifies no other worker": ("insert_one.queue = any (w.queues)", "true"),
         "notifies the lowest position of a longer transaction": (
             "insert_one.queue, insert_one.priority, least(insert_one.due, transaction_timestamp())\n      );",
@@ -261,9 +261,10 @@ GUARDS: Guards = {
             "    and not faultline.is_unreadable(enqueue_one.queue, trimmed => true)\n"
         ),
         "inserts no arguments that are too large": "    and fits\n",
-        "inserts no arguments that are no object": "    and left(enqueue_one.args, 1) = '{'\n",
+        "inserts no arguments that begin with space": ("left(enqueue_one.args, 1) = '{' and ", ""),
+        "inserts no arguments that end with space": (" and right(enqueue_one.args, 1) = '}'", ""),
         "inserts no arguments that cannot be compared": (
-            "    and enqueue_one.args !~ '\\\\u|[eE][+-]?[0-9]{4,}[],}[:space:]]|[0-9]{100}'\n"
+            "    and enqueue_one.args !~ E'\\\\\\\\u|[eE][+-]?[0-9]{4,}[],}[:space:]]|[0-9]{100}'\n"
         ),
         "inserts no priority out of bounds": "    and enqueue_one.priority between -1000 and 1000\n",
         "inserts no attempts out of bounds": "    and enqueue_one.max_attempts between 1 and 1000\n",

@@ -218,7 +218,7 @@ _WRONG_ONES: tuple[tuple[str, Any, str], ...] = (
 def _enqueue_one(q: Session, *, fresh: bool = True, **given: Any) -> Any:
     values = {"id": str(numbered_id(7)), **_ONE, **given}
     return q.value(
-        "select faultline.enqueue_one(%s::uuid, %s, %s, %s, %s::integer, %s::integer, %s::float8, %s, %s, %s)",
+        "select faultline.enqueue_one(%s::uuid, %s, %s, %s, %s::integer, %s::integer, %s::numeric, %s, %s, %s)",
         *values.values(),
         fresh,
     )
@@ -262,6 +262,31 @@ def one_job_that_makes_no_sense_is_refused_with_the_reason(sessions: Sessions) -
         expect("jobs", len(_stored(q)), 1)
         with refused(q, "23505", what="an id that was sent before, called fresh"):
             _enqueue_one(q)
+
+
+@probe("enqueue_one")
+def the_space_around_the_arguments_of_one_job_is_not_stored(sessions: Sessions) -> None:
+    q = sessions.open()
+    for sent in ("{} ", " {}"):
+        with q.unsaved():
+            _enqueue_one(q, args=sent)
+            expect(f"of {sent!r}", _stored(q)[0][2], "{}")
+
+
+@probe("insert_one")
+def one_job_whose_insert_has_waited_is_told_to_the_awake(sessions: Sessions) -> None:
+    """By then they may have claimed what came after it."""
+    q, holder, listener = sessions.open(), sessions.open(), sessions.open()
+    listener.execute("listen faultline")
+    listener.heartbeat()
+    holder.begin()
+    holder.execute("lock table faultline.open_jobs in share mode")
+    waiting = q.start(_enqueue_one)
+    sessions.wait_until_blocked(q, waiting)
+    holder.execute("select pg_sleep(0.06)")
+    holder.commit()
+    waiting.result()
+    expect("told", [one.get("workers") for one in _told(listener)], [None])
 
 
 # Text

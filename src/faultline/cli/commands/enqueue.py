@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faultline.cli import values
+from faultline.cli import parse
 from faultline.cli.commands.database import AsJson, Dsn, print_json
 from faultline.core.bounds import ATTEMPTS_MAX, PRIORITY_MAX
 from faultline.core.settings import choose_dsn
@@ -78,17 +78,15 @@ def enqueue(  # noqa: PLR0913, PLR0917 - one for each option
 
     submission = Submission(
         task=task,
-        args=values.arguments(args),
+        args=parse.arguments(args),
         queue=queue,
         priority=priority,
-        delay_seconds=values.span(delay),
+        delay_seconds=parse.span(delay),
         max_attempts=max_attempts,
         idempotency_key=key,
         group=group,
-        expires_seconds=values.span(expires),
-        unique=_unique(
-            unique, unique_key, values.span(period), values.span(debounce), values.span(at_most), replace=replace
-        ),
+        expires_seconds=parse.span(expires),
+        unique=_unique(unique, unique_key, parse.span(period), parse.span(debounce), parse.span(at_most), replace=replace),
     )
     with Faultline(choose_dsn(dsn)) as app:
         made = app.enqueue_many([submission])[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.cli import values
+from faultline.cli import parse
 from faultline.cli.commands.database import AsJson, Dsn, opened, print_json
 from faultline.cli.commands.jobs import Why  # noqa: TC001 - Typer looks at it
 from faultline.core.errors import ConfigError, JobNotFound, PermissionDenied
@@ -56,7 +56,7 @@ def flow(
     from faultline.store.reads import views  # noqa: PLC0415 - late, so that --help is quick
 
     with opened(dsn) as database:
-        found = _flow(database, values.job_id(database, job_id))
+        found = _flow(database, parse.job_id(database, job_id))
         now = database.run(views.clock())
     if as_json:
         print_json(asdict(found))
@@ -127,9 +127,9 @@ def fork(
     from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store import jsontext  # noqa: PLC0415
 
-    given = None if args is None else jsontext.decode(values.arguments(args))
+    given = None if args is None else jsontext.decode(parse.arguments(args))
     with opened(dsn) as database:
-        wanted = values.job_id(database, job_id)
+        wanted = parse.job_id(database, job_id)
         made = database.run(operate.fork(wanted, before, given, reason=reason, by=operate.this_user()))
     if as_json:
         print_json({"id": made, "forked_from": wanted})
@@ -170,7 +170,7 @@ def signal(
     with opened(dsn) as database:
         by_key = job_id.removeprefix(_OF_KEY) if job_id.startswith(_OF_KEY) else None
         doing = operate.signal(
-            None if by_key is not None else values.job_id(database, job_id),
+            None if by_key is not None else parse.job_id(database, job_id),
             name,
             sent,
             key=key,
@@ -178,7 +178,7 @@ def signal(
             by=by or operate.this_user(),
             idempotency_key=by_key,
         )
-        awaited = _is_awaited(database, None if by_key is not None else values.job_id(database, job_id), by_key, name)
+        awaited = _is_awaited(database, None if by_key is not None else parse.job_id(database, job_id), by_key, name)
         created = database.run(doing)
     if as_json:
         print_json({"created": created})
@@ -244,7 +244,7 @@ def waiting(
     from faultline.store.reads import views  # noqa: PLC0415 - late, so that --help is quick
 
     order = reads.order_of("signal" if name is not None else kind)
-    behind = None if after is None else values.cursor(after, order.types)
+    behind = None if after is None else parse.cursor(after, order.types)
     with opened(dsn) as database:
         page = database.run(reads.waiting(kind=kind, name=name, page_rows=limit, behind=behind))
         now = database.run(views.clock())
@@ -267,6 +267,6 @@ def waiting(
         words += ["--json"] if as_json else []
         sys.stdout.flush()
         print(
-            f"more: {shlex.join(['faultline', 'waiting', *words, '--after', values.cursor_text(page.behind)])}",
+            f"more: {shlex.join(['faultline', 'waiting', *words, '--after', parse.cursor_text(page.behind)])}",
             file=sys.stderr,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.cli import values
+from faultline.cli import parse
 from faultline.cli.commands.database import AsJson, Dsn, opened, print_json
 from faultline.core.errors import (
     ConfigError,
@@ -73,12 +73,12 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
 
     from faultline.store.reads import listing, views  # noqa: PLC0415
 
-    spans = [None if text is None else timedelta(seconds=values.seconds(text)) for text in (younger, older)]
+    spans = [None if text is None else timedelta(seconds=parse.seconds(text)) for text in (younger, older)]
     with opened(dsn) as database:
         now = database.run(views.clock())
         since, until = (None if span is None else now - span for span in spans)
         wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, key=key, group=group)
-        cursor = None if after is None else values.cursor(after, listing.order_of(wanted).types)
+        cursor = None if after is None else parse.cursor(after, listing.order_of(wanted).types)
         page = database.run(listing.jobs(wanted, page_jobs=limit, behind=cursor))
     _print_page(page, now, as_json=as_json)
     if page.behind is not None:
@@ -89,7 +89,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
         words += ["--json"] if as_json else []
         why = "10,000 jobs were searched; continue with" if page.stopped_early else "more"
         sys.stdout.flush()
-        more = shlex.join(["faultline", "jobs", *words, "--after", values.cursor_text(page.behind)])
+        more = shlex.join(["faultline", "jobs", *words, "--after", parse.cursor_text(page.behind)])
         print(f"{why}: {more}", file=sys.stderr)
 
 
@@ -121,7 +121,7 @@ def job(
     from faultline.store.reads import groups, suspended, views  # noqa: PLC0415
 
     with opened(dsn) as database:
-        wanted = values.job_id(database, job_id)
+        wanted = parse.job_id(database, job_id)
         record = database.run(views.job(wanted))
         if record is None:
             raise JobNotFound(f"no job {wanted}; {_GONE}")
@@ -357,7 +357,7 @@ def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], St
     refused = 0
     with opened(dsn) as database:
         database.facts()
-        wanted = [values.job_id(database, text) for text in job_ids]
+        wanted = [parse.job_id(database, text) for text in job_ids]
         for number, found in enumerate(wanted, start=1):
             try:
                 print(f"{found} {database.run(verb(found))}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import values
+from faultline.cli import parse
 from faultline.cli.commands.database import AsJson, Dsn, opened, print_json
 from faultline.core.errors import BudgetNotFound, ConfigError
 from faultline.core.settings import without_password
@@ -102,7 +102,7 @@ def set_limit(  # noqa: PLR0913, PLR0917 - one for each option
     given = {"concurrency": concurrency, "rate": rate, "burst": burst, "weight": weight}
     fields: dict[str, Any] = {name: _number(name, text) for name, text in given.items() if text is not None}
     if per is not None:
-        fields["per"] = values.seconds(per)
+        fields["per"] = parse.seconds(per)
     if ordered is not None:
         fields["ordered"] = ordered
     if not fields:
@@ -166,7 +166,7 @@ def set_budget(
 
     fields = {"rate": _number("rate", rate)}
     if per is not None:
-        fields["per"] = values.seconds(per)
+        fields["per"] = parse.seconds(per)
     if burst is not None:
         fields["burst"] = _number("burst", burst)
     with opened(dsn) as database:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from faultline.cli import values
+from faultline.cli import parse
 from faultline.cli.commands.database import AsJson, Dsn, opened, print_json
 from faultline.cli.commands.enqueue import Args, Expires, Group, MaxAttempts, Priority, UniqueKey, While, unique_words
 from faultline.core.errors import ConfigError, ScheduleNotFound
@@ -178,11 +178,11 @@ def set_(  # noqa: PLR0913, PLR0917 - one for each option
     from faultline.core.model import Submission  # noqa: PLC0415 - late, so that --help is quick
     from faultline.core.schedules import Policy, Rule  # noqa: PLC0415
 
-    rule = Rule(cron, tz, values.span(every), None if at is None else _moment(at))
+    rule = Rule(cron, tz, parse.span(every), None if at is None else _moment(at))
     # They check their words.
-    policy = Policy(catch_up, values.span(catch_up_within), overlap, values.span(jitter), tick_arg)  # type: ignore[arg-type]
-    job = Submission(task, values.arguments(args), queue=queue, group=group, priority=priority, max_attempts=max_attempts)
-    job.expires_seconds = values.span(expires)
+    policy = Policy(catch_up, parse.span(catch_up_within), overlap, parse.span(jitter), tick_arg)  # type: ignore[arg-type]
+    job = Submission(task, parse.arguments(args), queue=queue, group=group, priority=priority, max_attempts=max_attempts)
+    job.expires_seconds = parse.span(expires)
     job.unique = unique_words(unique, unique_key)
     with opened(dsn) as database:
         _set(database, name, rule, job, policy, reason)

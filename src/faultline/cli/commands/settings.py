@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from faultline.cli import values
+from faultline.cli import parse
 from faultline.cli.commands.database import AsJson, Dsn, opened, print_json
 from faultline.cli.setting_options import changing
 from faultline.core.errors import ConfigError, SchemaAltered
@@ -59,7 +59,7 @@ def settings(
 def _value(setting: Setting, text: str) -> int:
     in_seconds = setting.name.endswith("_seconds")
     value: int = (
-        setting.checked(math.ceil(values.seconds(text)), setting.option, text)
+        setting.checked(math.ceil(parse.seconds(text)), setting.option, text)
         if in_seconds
         else setting.read(text, setting.option)
     )

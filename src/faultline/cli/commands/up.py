@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _START_SECONDS, _STOP_SECONDS = 30.0, 20.0
 _FROZEN_SECONDS, _CALM_SECONDS = 8.0, 20.0
-SHOP = "faultline.cli.shop"
-RACES = "faultline.cli.race"
+SHOP = "faultline.cli.demo_shop"
+RACES = "faultline.cli.demo_race"
 
 
 def up(

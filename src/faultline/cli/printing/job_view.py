@@ -9,8 +9,8 @@ from rich.text import Text
 
 from faultline import operate
 from faultline.cli.printing import screen
+from faultline.explain.attempts_text import lanes
 from faultline.explain.epochs import program_changed, unrecorded
-from faultline.explain.text import lanes
 from faultline.explain.tree import limit, waits_for
 from faultline.store.reads.flows import flow_names
 

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from faultline.core.buckets import BOUNDS
 from faultline.core.errors import FaultlineError
+from faultline.core.histogram import BOUNDS
 from faultline.core.measures import MEASURES
 from faultline.store.reads.schedules import STATES
 from faultline.store.reads.suspended import KINDS

@@ -763,7 +763,7 @@ create table faultline.tallies (
   requeued bigint not null default 0,
   wait_seconds_sum double precision not null default 0,
   run_seconds_sum double precision not null default 0,
-  -- How many jobs waited, and ran, up to each bound (core/buckets.py) and longer than the one before; the last are the rest.
+  -- How many jobs waited, and ran, up to each bound (core/histogram.py) and longer than the one before; the last are the rest.
   waits bigint[] not null default '{}',
   runs bigint[] not null default '{}',
   primary key (queue, minute, worker)

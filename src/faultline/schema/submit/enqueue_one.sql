@@ -11,7 +11,7 @@ create or replace function faultline.enqueue_one(
   queue text,
   priority integer,
   max_attempts integer,
-  lease_seconds double precision,
+  lease_seconds numeric,
   keep_args boolean,
   trace text,
   fresh boolean
@@ -35,8 +35,8 @@ begin
     and length(enqueue_one.queue) between 1 and 100
     and not faultline.is_unreadable(enqueue_one.queue, trimmed => true)
     and fits
-    and left(enqueue_one.args, 1) = '{'
-    and enqueue_one.args !~ '\\u|[eE][+-]?[0-9]{4,}[],}[:space:]]|[0-9]{100}'
+    and left(enqueue_one.args, 1) = '{' and right(enqueue_one.args, 1) = '}'
+    and enqueue_one.args !~ E'\\\\u|[eE][+-]?[0-9]{4,}[],}[:space:]]|[0-9]{100}'
     and enqueue_one.priority between -1000 and 1000
     and enqueue_one.max_attempts between 1 and 1000
     and enqueue_one.lease_seconds between 0.1 and 86400
@@ -44,7 +44,7 @@ begin
   ) is true then
     perform faultline.insert_one(
       enqueue_one.id, enqueue_one.task, enqueue_one.args, enqueue_one.queue, enqueue_one.priority, at,
-      enqueue_one.max_attempts, enqueue_one.lease_seconds, enqueue_one.keep_args, left(enqueue_one.trace, 55), at
+      enqueue_one.max_attempts, enqueue_one.lease_seconds::float8, enqueue_one.keep_args, left(enqueue_one.trace, 55), at
     );
     return true;
   end if;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from faultline.core import buckets
+from faultline.core import histogram
 from faultline.core.measures import COUNTS, Counted
 from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
@@ -115,7 +115,7 @@ class Total(Counted):
 
 def _quantile(counts: str, share: float) -> Column:
     """The time below which this share of a histogram lies."""
-    return Column(counts, lambda found: buckets.quantile(found or (), share))
+    return Column(counts, lambda found: histogram.quantile(found or (), share))
 
 
 #: By the database's clock.

@@ -42,7 +42,6 @@ from faultline.store.verbs.operate import resume as resume
 from faultline.store.verbs.operate import retry as retry
 from faultline.store.verbs.operate import undo as undo
 from faultline.store.verbs.submit import enqueue_many as enqueue_many
-from faultline.store.verbs.submit import is_fresh as is_fresh
 from faultline.store.verbs.upkeep import announce as announce
 from faultline.store.verbs.upkeep import expire as expire
 from faultline.store.verbs.upkeep import first_expired as first_expired

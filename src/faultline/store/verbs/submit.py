@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -36,7 +37,7 @@ def enqueue_many(
     """
     if ids is not None and not appears_late and len(submissions) == 1 and _is_plain(submissions[0]):
         return _enqueue_one(submissions[0], ids)
-    if ids is not None and all(is_fresh(job) for job in submissions):
+    if ids is not None and all(job.id is None and job.idempotency_key is None and job.unique is None for job in submissions):
         return _enqueue_fresh(submissions, ids, appears_late=appears_late)
     columns = ENQUEUED_THERE if appears_late else _ENQUEUED
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
@@ -50,13 +51,31 @@ def enqueue_many(
     )
 
 
-def is_fresh(job: Submission) -> bool:
-    """Nobody can know this job yet: nothing is looked up for it, and it waits for nobody."""
-    return job.id is None and job.idempotency_key is None and job.unique is None
-
-
 def _is_plain(job: Submission) -> bool:
-    return _unusual_of(job) == _PLAIN
+    """Whether `enqueue_one` takes it. A value that is not quite of its type is read, or refused, by `enqueue_many`."""
+    return (
+        _unusual_of(job) == _PLAIN
+        and _is_name(job.task)
+        and _is_name(job.queue)
+        and type(job.priority) in _WHOLE
+        and type(job.max_attempts) in _WHOLE
+        and type(job.lease_seconds) in _NUMBER
+        and type(job.keep_args) in _TRUTH
+        and (job.trace is None or (job.trace.isascii() and "\0" not in job.trace))
+    )
+
+
+_WHOLE, _NUMBER, _TRUTH = {int, NoneType}, {int, float, NoneType}, {bool, NoneType}
+
+
+@lru_cache(maxsize=1024)
+def _is_name(name: str | None) -> bool:
+    if name is None:
+        return True
+    try:
+        return type(name) is str and "\0" not in name and bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _enqueue_one(job: Submission, ids: Ids) -> Statement[list[Enqueued]]:
@@ -79,7 +98,7 @@ def _enqueue_one(job: Submission, ids: Ids) -> Statement[list[Enqueued]]:
 
     return Statement(
         name="enqueue",
-        sql="select faultline.enqueue_one(%s::uuid, %s, %s, %s, %s::integer, %s::integer, %s, %s, %s, %s)",
+        sql="select faultline.enqueue_one(%s::uuid, %s, %s, %s, %s::integer, %s::integer, %s::numeric, %s, %s, %s)",
         params=(*given, True),
         params_again=(*given, False),
         read=read,

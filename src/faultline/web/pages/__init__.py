@@ -22,7 +22,7 @@ from faultline.web.pages import (
     waiting,
     workers,
 )
-from faultline.web.pages.shell import load, show_problem
+from faultline.web.pages.page_frame import load, show_problem
 
 __all__ = ["PAGES", "load", "router", "show_problem"]
 

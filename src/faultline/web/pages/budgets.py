@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
-from faultline.web.pages.shell import HERE, go
+from faultline.web.pages.page_frame import HERE, go
 from faultline.web.server.forms import form_of, refused_form
 from faultline.web.server.problems import Problem
 from faultline.web.server.service import service_of

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline.store.reads.health import Health, health, wal_bytes_per_second
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
-from faultline.web.pages.shell import show
+from faultline.web.pages.page_frame import show
 from faultline.web.server.problems import Problem
 from faultline.web.server.service import service_of
 

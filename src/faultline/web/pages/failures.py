@@ -12,7 +12,7 @@ from faultline.store.reads import failures, views
 from faultline.web.api import cursors
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
-from faultline.web.pages.shell import HERE, go, show
+from faultline.web.pages.page_frame import HERE, go, show
 from faultline.web.server.forms import form_of
 from faultline.web.server.service import service_of
 

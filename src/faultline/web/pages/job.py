@@ -24,8 +24,8 @@ from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
 from faultline.web.pages import flow as flow_part
 from faultline.web.pages import story
+from faultline.web.pages.page_frame import HERE, go, show
 from faultline.web.pages.queue import address
-from faultline.web.pages.shell import HERE, go, show
 from faultline.web.server.forms import form_of
 from faultline.web.server.problems import Problem
 from faultline.web.server.service import service_of

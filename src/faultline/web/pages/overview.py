@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.core.measures import COUNTS
-from faultline.explain.curves import curve
 from faultline.explain.formatting import rate, short
+from faultline.explain.sparkline import curve
 from faultline.store.reads import incidents, overview, views
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
-from faultline.web.pages.shell import show
+from faultline.web.pages.page_frame import show
 from faultline.web.pages.verdict import last_verdict
 from faultline.web.server.service import service_of
 

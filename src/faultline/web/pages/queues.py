@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.explain import limits as words
-from faultline.explain.curves import curve
+from faultline.explain.sparkline import curve
 from faultline.explain.why_not_running import serving
 from faultline.store.reads import groups, limits, overview, views
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
+from faultline.web.pages.page_frame import HERE, go, show
 from faultline.web.pages.queue import address
-from faultline.web.pages.shell import HERE, go, show
 from faultline.web.server.forms import form_of
 from faultline.web.server.problems import Problem
 from faultline.web.server.service import service_of

@@ -16,7 +16,7 @@ from faultline.store.reads import schedules, tick_history, views
 from faultline.web.api.schedule_shapes import backfilling, find, planned
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
-from faultline.web.pages.shell import HERE, go, own_path, show
+from faultline.web.pages.page_frame import HERE, go, own_path, show
 from faultline.web.server.forms import form_of
 from faultline.web.server.problems import Problem
 from faultline.web.server.service import service_of

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline.web.auth.access import needs, sign_in, sign_out
 from faultline.web.auth.caller import Caller
-from faultline.web.pages.shell import go, own_path, show
+from faultline.web.pages.page_frame import go, own_path, show
 from faultline.web.server.forms import form_of
 from faultline.web.server.problems import Problem
 

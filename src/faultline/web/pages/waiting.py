@@ -17,7 +17,7 @@ from faultline.web.api import cursors
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller
 from faultline.web.pages.job import find
-from faultline.web.pages.shell import HERE, go, own_path, show
+from faultline.web.pages.page_frame import HERE, go, own_path, show
 from faultline.web.server.forms import form_of
 from faultline.web.server.problems import Problem
 from faultline.web.server.service import service_of

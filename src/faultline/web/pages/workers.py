@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline.store.reads import overview, views
 from faultline.web.auth.access import needs
 from faultline.web.auth.caller import Caller, seen_by
-from faultline.web.pages.shell import show
+from faultline.web.pages.page_frame import show
 from faultline.web.server.service import service_of
 
 if TYPE_CHECKING:

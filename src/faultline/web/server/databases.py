@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _AUDIT_SECONDS = 120.0
 _REACH_SECONDS = 1.0
-#: The most frequent statements. A submission of no jobs writes nothing and warms up both ways: with our ids, and with keys.
+#: The most frequent statements. A submission of no jobs writes nothing and warms up documents: with our ids, and with keys.
 _READS: list[Statement[Any]] = [listing.jobs(listing.Wanted(), page_jobs=1), overview.queues(), access.exist()]
 _SUBMISSIONS: list[Statement[Any]] = [verbs.enqueue_many([], Ids()), verbs.enqueue_many([])]
 

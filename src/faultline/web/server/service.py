@@ -18,7 +18,7 @@ from faultline.web.auth.sessions import Sessions
 from faultline.web.live.changes import Changes
 from faultline.web.live.stream_readers import Followers
 from faultline.web.server.databases import Databases
-from faultline.web.server.invariant_checks import Verdicts
+from faultline.web.server.invariant_cache import Verdicts
 from faultline.web.server.metrics import Numbers
 from faultline.web.server.readiness import Readiness
 

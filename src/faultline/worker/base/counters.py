@@ -13,7 +13,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from faultline.core.buckets import BOUNDS
+from faultline.core.histogram import BOUNDS
 from faultline.core.measures import COUNTS, Counted
 from faultline.core.model import Reason
 

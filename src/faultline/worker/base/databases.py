@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.backoff import Pause
 from faultline.core.bounds import CLAIMS_AT_ONCE, JOB_CONNECTIONS_MAX
+from faultline.core.pause import Pause
 from faultline.core.settings import whole
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.connection.heartbeat_session import session_name

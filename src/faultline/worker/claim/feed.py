@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.core.backoff import Pause
 from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
+from faultline.core.pause import Pause
 from faultline.store import verbs
 from faultline.worker.claim.claim_durability import Syncing, claimed_by, gather, synced
 from faultline.worker.claim.hint_budget import HintBudget, RecentJobs

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from faultline.core import events
-from faultline.core.backoff import Pause
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import Bound
+from faultline.core.pause import Pause
 from faultline.store import jsontext
 from faultline.store.connection.session_settings import is_direct
 from faultline.store.translation import translated

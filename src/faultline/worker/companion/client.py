@@ -16,9 +16,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.core.backoff import Pause
 from faultline.core.dsn import latest
 from faultline.core.forks import keep_from_forks
+from faultline.core.pause import Pause
 from faultline.worker.companion.memory import Shared
 from faultline.worker.companion.process import Settings
 

@@ -94,7 +94,7 @@ class Companion:
             self._helper.use_dsn(dsn)
 
     def look(self) -> None:
-        """Check the worker and wake the rescue thread where it needs help. Never waits."""
+        """Check the worker and wake the database thread where it needs help. Never waits."""
         now, shared = self._monotonic(), self._shared
         gap, self._looked_at = now - self._looked_at, now
         quiet_since = min(shared.loop_at, shared.watch_at)

@@ -19,10 +19,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.core.backoff import Pause, doubled
 from faultline.core.build import version
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Reason
+from faultline.core.pause import Pause, doubled
 from faultline.core.running import running
 from faultline.store import verbs
 from faultline.store.connection.heartbeat_session import WorkerSession

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from faultline.app.batch import Batch
+    from faultline.app.batch_functions import Batch
     from faultline.app.tasks import Task
     from faultline.attempt.attempt import Attempt
     from faultline.attempt.unawaited import Pending

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.attempt.storable_text import storable, text_of
 from faultline.core import events
-from faultline.core.backoff import jittered
 from faultline.core.model import Failure
+from faultline.core.pause import jittered
 from faultline.history import ending as flow
 from faultline.history.ending import TAKE_NUMBER, CodeChanged, Interrupted, RunEnded, Undone, calls_in, is_final
 from faultline.history.program import Program

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from faultline.attempt.backoff import Backoff
 from faultline.attempt.error_attribution import is_caused_by
 from faultline.attempt.outcomes import ContinueAsNew, Outcome
-from faultline.attempt.retrying import Backoff
 from faultline.attempt.storable_text import storable, text_of
 from faultline.attempt.unawaited import never_awaited
-from faultline.core import backoff, events
+from faultline.core import events, pause
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX, SNOOZE_SECONDS_MIN
 from faultline.core.checks import seconds
 from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, StaleLease, UnreadableJson
@@ -162,4 +162,4 @@ class Judge:
         return self._usual_backoff(hold)
 
     def _usual_backoff(self, hold: HeldLease) -> float:
-        return backoff.jittered(backoff.after_attempt(hold.lease.attempt), self._chance)
+        return pause.jittered(pause.after_attempt(hold.lease.attempt), self._chance)

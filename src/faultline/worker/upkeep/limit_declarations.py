@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.backoff import Pause
+from faultline.core.pause import Pause
 from faultline.store.translation import is_about_data
 from faultline.store.verbs import limit
 

@@ -12,7 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.backoff import Pause
+from faultline.core.pause import Pause
 from faultline.store import verbs
 from faultline.worker.claim.hint_budget import HintBudget
 

@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.backoff import Pause
 from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, PermissionDenied
+from faultline.core.pause import Pause
 from faultline.core.schedules import CATCH_UP_SECONDS, FIRE_MAX, Rule, plan
 from faultline.store.verbs import schedules as verbs
 from faultline.store.verbs.schedules import Decision

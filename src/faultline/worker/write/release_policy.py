@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from faultline.attempt.storable_text import storable, text_of
 from faultline.core import events
-from faultline.core.backoff import doubled, jittered
 from faultline.core.model import Failure
+from faultline.core.pause import doubled, jittered
 from faultline.worker.write.endings import Failed, Released
 
 if TYPE_CHECKING:

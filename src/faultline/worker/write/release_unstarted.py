@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from faultline.core import events
-from faultline.core.backoff import Pause
+from faultline.core.pause import Pause
 from faultline.store.reads import views
 from faultline.worker.write.endings import Released
 

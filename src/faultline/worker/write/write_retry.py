@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.backoff import Pause
 from faultline.core.errors import DatabaseUnavailable, FaultlineError, OutcomeUnknown
+from faultline.core.pause import Pause
 from faultline.store.translation import is_ours_to_mend
 
 if TYPE_CHECKING:

@@ -122,7 +122,7 @@ end
 $$;
 
 -- The default delay after a failed attempt, in seconds: it doubles each time, up to an hour.
--- Workers use the same formula, with jitter: core/backoff.py.
+-- Workers use the same formula, with jitter: core/pause.py.
 create or replace function faultline.backoff(attempt integer) returns double precision
 language sql immutable parallel safe
 return least(3600, 2 ^ least(attempt, 12));

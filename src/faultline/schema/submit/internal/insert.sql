@@ -13,8 +13,7 @@ as $$
 declare
   late constant boolean := insert_one.due < insert_one.at
     or pg_current_xact_id_if_assigned() is not null
-    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'
-    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
+    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds';
   position constant text := concat(
     insert_one.priority, ' ', least(insert_one.due, transaction_timestamp()), ' ', insert_one.queue
   );
@@ -35,7 +34,8 @@ begin
   if insert_one.due > insert_one.at then
     return;
   end if;
-  if late then
+  -- The insert may have waited for a lock: by now later jobs may have been claimed.
+  if late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds' then
     -- Once per transaction and position. PostgreSQL removes duplicate notifications too, but only after the work is done.
     if current_setting('faultline.woken', true) is distinct from position
       and exists (select from faultline.workers w where insert_one.queue = any (w.queues))

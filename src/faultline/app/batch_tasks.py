@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
-from faultline.app.batch import Batch, of_one, parameters_of
+from faultline.app.batch_functions import Batch, of_one, parameters_of
 from faultline.app.tasks import is_async
 from faultline.attempt.options import check_seconds, seconds
 from faultline.core.errors import ConfigError
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from faultline.app.tasks import Task
     from faultline.attempt.attempt import Attempt
+    from faultline.attempt.backoff import Backoff
     from faultline.attempt.options import Duration, TaskOptions
     from faultline.attempt.outcomes import AnOutcome
-    from faultline.attempt.retrying import Backoff
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,0 +1,12 @@
+"""The HTTP API, for programs: `router`, mounted at /api/v1."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from faultline.web.api import events, flows, jobs, limits, operate, queues, schedules, streams, submit
+from faultline.web.api.routes import REFUSALS
+
+router = APIRouter(prefix="/api/v1", responses=REFUSALS)
+for part in (submit, operate, limits, flows, streams, jobs, queues, schedules, events):
+    router.include_router(part.router)
