@@ -24,6 +24,7 @@ _OF_TYPE = {
     "integer": _WHOLES,
     "bigint": [*_WHOLES, "9223372036854775807", "-9223372036854775808"],
     "double precision": ["-1", "0", "1e-300", "1e300", "NaN", "Infinity", "-Infinity"],
+    "numeric": ["-1", "0", "1e-300", "1e300", "NaN", "Infinity", "-Infinity"],
     "text": ["", " ", "x\x01y", "\u202e", "*", "/", "NaN", "infinity", _LONG],
     "uuid": ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
     "timestamp with time zone": ["infinity", "-infinity", "4713-01-01 BC", "294276-12-31 23:59:59Z"],
@@ -176,10 +177,13 @@ def _submissions() -> Calls:
     ]
     message = {"topic": "topic", "payload": '{"a": 1}'}
     options = {name: value for name, value in _JOB.items() if name in ("queue", "priority", "group", "expires_seconds")}
+    one = {"id": _ID, "task": "t", "args": '{"a": 1}', "queue": "q", "priority": 1, "max_attempts": 2, "lease_seconds": 30}
+    one |= {"keep_args": True, "trace": "x"}
     template = {"group": ["a", 1, ["b"]], "unique": {"key": ["a", ["b"]]}}
     return [
         ("enqueue", {**job, "delay": "1 s"}),
         ("enqueue", {**job, "run_at": "2030-01-01Z", "idempotency_key": "k", "id": _ID, "group": "g"}),
+        ("enqueue_one", {**one, "fresh": False}),
         *[("enqueue_many", {"jobs": [one], "appears_late": True}) for one in (_JOB, _OTHER_JOB, _DEBOUNCED)],
         ("enqueue_flow", {"nodes": nodes, "appears_late": True}),
         ("publish", {**message, "idempotency_key": "k", "trace": "x", "appears_late": True}),

@@ -55,7 +55,7 @@ def test_what_is_sent_often_is_prepared_and_what_is_asked_now_and_then_is_not(da
 
     (only,) = prepared(database)
 
-    assert "enqueue_many" in only
+    assert "enqueue_one" in only
 
 
 def forget(connection: psycopg.Connection) -> None:
@@ -94,7 +94,7 @@ def test_what_others_send_through_a_borrowed_connection_is_not_prepared(database
 
     enqueue(database, Ids(), OFTEN)
 
-    assert ["enqueue_many" in one for one in prepared(database)] == [True]
+    assert ["enqueue_one" in one for one in prepared(database)] == [True]
 
 
 def test_a_session_that_was_in_use_when_another_lost_its_statements_uses_none_either(dsn: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from faultline.core.ids import Ids
@@ -30,7 +32,7 @@ def test_a_plain_job_goes_as_parameters(job: Submission) -> None:
     "unusual",
     [
         {"idempotency_key": "k"},
-        {"id": Ids().new()},
+        {"id": UUID("01a1f605-fa77-7053-8000-04701448ed62")},
         {"group": "g"},
         {"delay_seconds": 1.0},
         {"expires_seconds": 1.0},

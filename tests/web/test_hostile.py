@@ -252,7 +252,7 @@ def test_a_submission_whose_outcome_is_unknown_says_so_and_can_be_sent_again(dsn
 
 def test_a_lost_answer_is_asked_for_again_and_makes_one_job(dsn: str, db: Driver) -> None:
     with Proxy(dsn, lambda *_, **__: None) as proxy, running(proxy.dsn) as address, Api(address) as api:
-        cut = proxy.cut("enqueue_many", Moment.AFTER_COMMITTED)
+        cut = proxy.cut("enqueue_one", Moment.AFTER_COMMITTED)
 
         api.submit()
 

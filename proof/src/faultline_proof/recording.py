@@ -31,7 +31,8 @@ _SINGLES = frozenset({"step", "progress", "fence", "record", "stream"}) | _ANSWE
 _FOR_A_JOB = frozenset({"cancel", "retry", "signal"})
 _WITH_LEASES = frozenset({"claim", "claimed_by", "reap"})
 _CHANGES = limit_changes.VERBS | budget_rules.CHANGES
-VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | _CHANGES | {"enqueue_many"}
+_ENQUEUES = frozenset({"enqueue_many", "enqueue_one"})
+VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | _CHANGES | _ENQUEUES
 WORDS = frozenset({"begin", "commit", "rollback"})
 
 
@@ -53,7 +54,7 @@ class Line:
 
     def asked(self, verb: str, jobs: Question) -> Call:
         at = self.clock()
-        name = "enqueue" if verb == "enqueue_many" else verb
+        name = "enqueue" if verb in _ENQUEUES else verb
         return Call(self, verb, [self.history.invoke(self.process, name, at, *job) for job in jobs])
 
     def close(self, end: Callable[[Operation, Callable[[float], None]], None]) -> None:
@@ -118,7 +119,7 @@ class Call:
         operations = self._operations
         if not operations:
             return  # a question: its rows are of no shape that is known here
-        if self.verb == "enqueue_many":
+        if self.verb in _ENQUEUES:
             # Ids that the client made just now are not told back.
             for operation, (job_id,) in zip(operations, jobs or [(op.job_id,) for op in operations], strict=True):
                 yield operation, partial(operation.ok, job_id=job_id), None
@@ -138,10 +139,11 @@ class Call:
 
 def question(verb: str, params: Sequence[Any]) -> Question:
     """What the parameters of a statement ask for."""
-    if verb == "enqueue_many":
+    if verb in _ENQUEUES:
+        jobs = [{"id": params[0]}] if verb == "enqueue_one" else orjson.loads(params[0])
         return [
             (str(UUID(job["id"])) if job.get("id") else None, None, None, job.get("idempotency_key"), _unique_key(job))
-            for job in orjson.loads(params[0])
+            for job in jobs
         ]
     if verb in _BATCHES:
         # A lease that stands twice in a batch is written once.

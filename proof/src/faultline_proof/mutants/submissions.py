@@ -275,7 +275,7 @@ GUARDS: Guards = {
             "at constant timestamptz := faultline.now();",
         ),
         "hands on the id": "        'id', enqueue_one.id,\n",
-        "hands on the arguments": "        'args', enqueue_one.args::json,\n",
+        "hands on the arguments": "        'args', document,\n",
         "hands on the queue": "        'queue', enqueue_one.queue,\n",
         "hands on the priority": "        'priority', enqueue_one.priority,\n",
         "hands on the attempts": "        'max_attempts', enqueue_one.max_attempts,\n",

@@ -209,6 +209,7 @@ _WRONG_ONES: tuple[tuple[str, Any, str], ...] = (
     ("args", "[1]", "not a JSON object"),
     ("args", f'{{"x": "{"y" * 2000}"}}', "more than the limit of 2000"),
     ("args", '{"x": "\\u0000"}', "unsupported Unicode escape"),
+    ("args", "{", "its args are not JSON"),
     ("priority", 1001, "priority is outside"),
     ("max_attempts", 0, "max_attempts is outside"),
     ("lease_seconds", 0.0, "lease is outside"),

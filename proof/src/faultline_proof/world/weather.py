@@ -17,7 +17,8 @@ _FRAMES = re.compile(r"""\\n  File (?:[^"\\]|\\.)*""")
 #: What makes a history. Signs of life and questions are left out: they hold process ids, and change nothing.
 _VERBS = frozenset(
     {
-        "enqueue_many", "claim", "renew", "record_start", "complete", "fail", "release", "fence", "record_refusal", "step",
+        "enqueue_many", "enqueue_one",
+        "claim", "renew", "record_start", "complete", "fail", "release", "fence", "record_refusal", "step",
         "recall", "progress", "reap", "cancel", "retry", "reconcile", "jobs", "begin", "commit", "rollback", "insert",
         "suspend", "record", "spawn", "receive", "collect_outcomes", "watch", "signal", "continue_as_new", "declare_queue",
         "declare_schedules", "tick_many", "declare_budget", "set_budget", "take_budget",

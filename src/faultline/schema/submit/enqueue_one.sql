@@ -23,6 +23,7 @@ as $$
 declare
   at constant timestamptz := faultline.clock();
   fits boolean := octet_length(enqueue_one.args) <= 1024;
+  document json;
 begin
   if fits is false then
     fits := octet_length(enqueue_one.args) <= (select s.args_bytes_max from faultline.settings s);
@@ -48,13 +49,21 @@ begin
     );
     return true;
   end if;
+  begin
+    document := enqueue_one.args::json;
+  exception
+    when data_exception or program_limit_exceeded then
+      raise exception 'job 1 of 1 (task %) is refused: its args are not JSON: %',
+        coalesce(enqueue_one.task, 'without name'), sqlerrm
+        using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
+  end;
   return (
     select e.created
     from faultline.enqueue_many(
       json_build_array(json_build_object(
         'id', enqueue_one.id,
         'task', enqueue_one.task,
-        'args', enqueue_one.args::json,
+        'args', document,
         'queue', enqueue_one.queue,
         'priority', enqueue_one.priority,
         'max_attempts', enqueue_one.max_attempts,
