@@ -189,7 +189,7 @@ def test_a_fresh_submission_is_not_taken_for_fresh_when_it_is_sent_again(
 ) -> None:
     """Also when the first one's job has finished meanwhile: it must not run again."""
     statement = verbs.enqueue_many([Submission("t")], Ids())
-    assert statement.params[2] is True
+    assert statement.params[-1] is True
 
     def finish(rows: Rows) -> Any:
         if not done:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Gap(Faults):
-    """A helper of `enqueue_many` is away for the first sends, as for a call that a migration has overtaken."""
+    """A step of `enqueue_one` is away for the first sends, as for a call that a migration has overtaken."""
 
     wanted = True
 
@@ -36,9 +36,9 @@ class Gap(Faults):
             self.sent += 1
             self._left -= 1
             if self.sent == 1:
-                self._queue.connection.execute("alter function faultline.wake rename to away")
+                self._queue.connection.execute("alter function faultline.insert_one rename to away")
             if self._left < 0:
-                self._queue.connection.execute("alter function faultline.away rename to wake")
+                self._queue.connection.execute("alter function faultline.away rename to insert_one")
 
 
 def enqueued(dsn: str, gap: Gap, kind: str) -> list[Any]:
@@ -71,7 +71,7 @@ def test_a_call_that_a_migration_has_overtaken_is_sent_again(queue: Driver, dsn:
 def test_a_function_that_stays_away_is_told_after_the_second_try(queue: Driver, dsn: str, kind: str) -> None:
     gap = Gap(queue, sends=9)
 
-    with pytest.raises(SchemaBehind, match=r"wake.* does not exist; run: faultline migrate"):
+    with pytest.raises(SchemaBehind, match=r"insert_one.* does not exist; run: faultline migrate"):
         enqueued(dsn, gap, kind)
 
     assert gap.sent == 2

@@ -13,7 +13,7 @@ from uuid import UUID
 from faultline.core import bounds
 from faultline.core.model import Enqueued, Submission
 from faultline.store import jsontext
-from faultline.store.rows import Column, RowOf, values
+from faultline.store.rows import Column, RowOf, value, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _enqueue_one(job: Submission, ids: Ids) -> Statement[list[Enqueued]]:
     )
 
     def read(rows: Rows) -> list[Enqueued]:
-        return [Enqueued(UUID(int=number), rows[0][0])]
+        return [Enqueued(UUID(int=number), value(rows))]
 
     return Statement(
         name="enqueue",
