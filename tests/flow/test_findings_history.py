@@ -152,8 +152,8 @@ def test_a_refused_child_fails_its_job_whatever_its_name(app: Faultline, kind: s
 def test_a_watched_job_that_is_locked_for_long_ends_the_run_whatever_the_program_catches(
     app: Faultline, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    side = "async" if kind == "async" else "blocking"
-    monkeypatch.setattr(f"faultline.app.{side}_recording._LOCKED_TIMES", 2)
+    engine = "faultline.flow" if kind == "async" else "faultline.flow.blocking"
+    monkeypatch.setattr(f"{engine}.recording._LOCKED_TIMES", 2)
     ran: list[str] = []
     connection = psycopg.connect(app.dsn)
 

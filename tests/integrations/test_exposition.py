@@ -91,7 +91,9 @@ def test_every_refusal_is_told_before_its_first_time() -> None:
 
 def test_the_refusals_that_are_known_are_all_there_are() -> None:
     package = Path(faultline.__file__).parent
-    source = "".join(path.read_text() for folder in ("app", "worker") for path in (package / folder).glob("*.py"))
+    source = "".join(
+        path.read_text() for folder in ("app", "attempt", "flow", "worker") for path in (package / folder).rglob("*.py")
+    )
     verbs_refused = {
         *re.findall(r'(?:refuse|_refuse_if_stale|_lost)\(\s*"(\w+)"', source),
         *completer._VERBS.values(),  # noqa: SLF001

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store.install.schema_text import functions_in
 
 if TYPE_CHECKING:
     from typing import IO
@@ -77,11 +79,15 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def texts(package: Path) -> dict[str, str]:
-    """Name of the file → text, of the schema of a package. Not by its folder: a file that was moved is the same. Without the
-    invariants, which no client depends on.
+    """Name of the function or file → text, of the schema of a package. Not by its folder: what was moved is the same. Without
+    the invariants, which no client depends on.
     """
     schema = package / "schema"
-    files = [file for file in schema.rglob("*.sql") if PurePath("invariants") not in file.relative_to(schema).parents]
-    found = {file.name: file.read_text() for file in files}
-    assert len(found) == len(files), "two files of the schema have one name"
-    return found
+    found: list[tuple[str, str]] = []
+    for file in schema.rglob("*.sql"):
+        folders = file.relative_to(schema).parent.parts
+        if "invariants" not in folders:
+            functions = functions_in(file.read_text()) if folders and "migrations" not in folders else []
+            found += [(f"{one.name}.sql", one.text) for one in functions] or [(file.name, file.read_text())]
+    assert len(dict(found)) == len(found), "two functions or files of the schema have one name"
+    return dict(found)
