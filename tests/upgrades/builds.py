@@ -79,8 +79,9 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def texts(package: Path) -> dict[str, str]:
-    """Name of the function or file → text, of the schema of a package. Not by its folder: what was moved is the same. Without
-    the invariants, which no client depends on.
+    """Name of the function or file → text, of the schema of a package. Not by its folder: what was moved is the same.
+
+    Without the invariants, which no client depends on.
     """
     schema = package / "schema"
     found: list[tuple[str, str]] = []
