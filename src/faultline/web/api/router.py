@@ -1,4 +1,4 @@
-"""The HTTP API, for programs: `router`, mounted at /api/v1."""
+"""The router of the API, mounted at /api/v1. Not in the package itself: who imports a shape needs no routes."""
 
 from __future__ import annotations
 
